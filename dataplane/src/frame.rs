@@ -1,0 +1,75 @@
+//! A frame on its way through the fabric: its bytes and its headers, found once per hop.
+
+use crate::wire::{Headers, Kind, MacAddr, Pause, WireError};
+
+/// An Ethernet frame without its check sequence.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    bytes: Vec<u8>,
+    headers: Headers,
+    malformed: bool,
+}
+
+impl Frame {
+    /// Any bytes; a frame whose headers do not hold together is kept, and is [`Frame::is_malformed`].
+    pub fn new(bytes: Vec<u8>) -> Frame {
+        let parsed = Headers::parse(&bytes);
+        Frame {
+            bytes,
+            malformed: parsed.is_err(),
+            headers: parsed.unwrap_or_default(),
+        }
+    }
+
+    /// A pause frame from `src`.
+    pub fn pause(pause: Pause, src: MacAddr) -> Frame {
+        Frame::new(pause.emit(src))
+    }
+
+    /// The bytes as on the wire.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The headers; all zero where the frame is malformed.
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// Whether the headers are cut short or contradict the frame.
+    pub fn is_malformed(&self) -> bool {
+        self.malformed
+    }
+
+    /// Length in bytes, without check sequence.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes for which it counts in the balance of a run: MAC control never crosses a switch, and counts for nothing.
+    pub fn accounted_bytes(&self) -> u64 {
+        match self.headers.kind {
+            Kind::MacControl => 0,
+            _ => self.bytes.len() as u64,
+        }
+    }
+
+    /// Reads the frame as a pause frame.
+    ///
+    /// # Errors
+    /// [`WireError`] as [`Pause::parse`].
+    pub fn as_pause(&self) -> Result<Pause, WireError> {
+        Pause::parse(self.bytes.get(usize::from(self.headers.l3_at)..).unwrap_or(&[]))
+    }
+
+    /// Marks the packet as having met congestion (RFC 3168).
+    pub fn mark_ce(&mut self) {
+        self.headers.mark_ce(&mut self.bytes);
+    }
+
+    /// Lowers TTL or hop limit; false where it would reach zero.
+    pub fn decrement_ttl(&mut self) -> bool {
+        self.headers.decrement_ttl(&mut self.bytes)
+    }
+}

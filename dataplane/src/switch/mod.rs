@@ -1,0 +1,477 @@
+//! The switch, sans-IO: arrival, lookup, admission, egress queue, scheduler, departure.
+
+mod ecn;
+mod mmu;
+mod table;
+
+use std::collections::VecDeque;
+
+use rand_pcg::Pcg64Mcg;
+
+pub use ecn::EcnProfile;
+pub use mmu::{Admission, Mmu, MmuConfig, Threshold};
+pub use table::{
+    ecmp_hash, mix, Action, Bucket, Destination, Field, Flow, FlowFilter, Group, GroupKind, Match,
+    Output, TableError, Tables, MAX_BUCKETS, MAX_FLOWS, MAX_GROUPS, TABLES,
+};
+
+use crate::effect::{record, DropReason, Effect, Effects, EventKind, Port, Timer};
+use crate::frame::Frame;
+use crate::time::{Rate, Time};
+use crate::tx::{Tx, PRIORITIES};
+use crate::wire::{Ecn, Headers, Kind, MacAddr, Pause};
+
+/// OpenFlow's reasons for a packet-in (specification section 7.4.1).
+pub const REASON_NO_MATCH: u8 = 0;
+/// An explicit output to the controller.
+pub const REASON_ACTION: u8 = 1;
+/// The TTL ran out.
+pub const REASON_INVALID_TTL: u8 = 2;
+
+/// Settings of a switch.
+#[derive(Clone, Debug)]
+pub struct SwitchConfig {
+    /// Source address of its own frames.
+    pub mac: MacAddr,
+    /// Buffer and thresholds.
+    pub mmu: MmuConfig,
+    /// Whether XOFF and XON are sent.
+    pub pfc: bool,
+    /// Pause time of each XOFF.
+    pub pfc_quanta: u16,
+    /// Marking profile of each priority's queues.
+    pub ecn: [Option<EcnProfile>; PRIORITIES],
+    /// Priority of each DSCP.
+    pub dscp_map: [u8; 64],
+    /// Priority of each PCP, for tagged frames that are not IP.
+    pub pcp_map: [u8; 8],
+    /// Seed of marking and of the ECMP hash.
+    pub seed: u64,
+}
+
+/// The default map of this testbed: DSCP 26 to priority 3, DSCP 48 (CNP) to priority 6, the rest to 0.
+pub fn default_dscp_map() -> [u8; 64] {
+    let mut map = [0; 64];
+    map[26] = 3;
+    map[48] = 6;
+    map
+}
+
+/// Totals of a switch.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct SwitchCounters {
+    pub rx_frames: u64,
+    pub tx_frames: u64,
+    pub ecn_marked: u64,
+    pub pfc_xoff_sent: u64,
+    pub pfc_xon_sent: u64,
+    pub drop_frames: [u64; 7],
+    pub drop_bytes: u64,
+    /// Bytes that left to the controller, and bytes that came into being here: packet-outs, and copies beyond the first.
+    pub packet_in_bytes: u64,
+    pub created_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    frame: Frame,
+    in_port: Port,
+}
+
+#[derive(Debug)]
+struct SwitchPort {
+    tx: Tx,
+    queues: [VecDeque<Queued>; PRIORITIES],
+    queue_bytes: [u64; PRIORITIES],
+    /// When the pause sent last is to be repeated; a timer for any other time is out of date.
+    refresh_at: [Time; PRIORITIES],
+}
+
+/// A switch.
+#[derive(Debug)]
+pub struct Switch {
+    config: SwitchConfig,
+    ports: Vec<SwitchPort>,
+    mmu: Mmu,
+    /// Flow tables and groups.
+    pub tables: Tables,
+    rng: Pcg64Mcg,
+    /// Totals.
+    pub counters: SwitchCounters,
+}
+
+/// Pseudo ingress port of frames that the controller sent: they are accounted to the port they leave by.
+const FROM_CONTROLLER: Option<Port> = None;
+
+impl Switch {
+    /// A switch without ports.
+    pub fn new(config: SwitchConfig) -> Switch {
+        Switch {
+            mmu: Mmu::new(config.mmu.clone()),
+            tables: Tables::new(mix(config.seed)),
+            rng: Pcg64Mcg::new(u128::from(mix(config.seed ^ 1)) << 64 | u128::from(config.seed)),
+            config,
+            ports: Vec::new(),
+            counters: SwitchCounters::default(),
+        }
+    }
+
+    /// Adds a port of the given rate; returns its index.
+    pub fn add_port(&mut self, rate: Rate, headroom_bytes: u64) -> Port {
+        let port = self.ports.len() as Port;
+        self.ports.push(SwitchPort {
+            tx: Tx::new(port, rate),
+            queues: Default::default(),
+            queue_bytes: [0; PRIORITIES],
+            refresh_at: [Time::ZERO; PRIORITIES],
+        });
+        self.mmu.add_port(headroom_bytes);
+        self.tables.set_ports(port + 1);
+        port
+    }
+
+    /// A frame has come in by `port`.
+    pub fn on_frame(&mut self, now: Time, port: Port, frame: Frame, fx: &mut Effects) {
+        if frame.is_malformed() {
+            self.counters.rx_frames += 1;
+            return self.drop(fx, port, None, &frame, DropReason::Malformed);
+        }
+        if frame.headers().kind == Kind::MacControl {
+            return self.on_mac_control(now, port, &frame, fx);
+        }
+        let priority = self.classify(frame.headers());
+        self.counters.rx_frames += 1;
+        let counters = &mut self.ports[usize::from(port)].tx.counters[priority];
+        counters.rx_frames += 1;
+        counters.rx_bytes += frame.len() as u64;
+        match self.tables.lookup(&frame, port) {
+            Some(verdict) if !verdict.destinations.is_empty() => {
+                self.distribute(now, Some(port), priority, frame, &verdict, fx);
+            }
+            _ => self.drop(fx, port, Some(priority), &frame, DropReason::NoRoute),
+        }
+    }
+
+    fn distribute(
+        &mut self,
+        now: Time,
+        in_port: Option<Port>,
+        priority: usize,
+        frame: Frame,
+        verdict: &table::Verdict,
+        fx: &mut Effects,
+    ) {
+        let mut rest = Some(frame);
+        for (i, destination) in verdict.destinations.iter().enumerate() {
+            let last = i + 1 == verdict.destinations.len();
+            let copy = if last { rest.take() } else { rest.clone() };
+            let Some(mut copy) = copy else { return };
+            if !last {
+                // A copy counts as one more frame that entered here.
+                self.counters.created_bytes += copy.len() as u64;
+            }
+            let report_port = in_port.unwrap_or(0);
+            let expired = (0..destination.dec_ttl).any(|_| !copy.decrement_ttl());
+            if expired {
+                self.drop(fx, report_port, Some(priority), &copy, DropReason::Ttl);
+                continue;
+            }
+            let out_port = match destination.output {
+                Output::Controller => {
+                    let reason = if verdict.is_table_miss {
+                        REASON_NO_MATCH
+                    } else {
+                        REASON_ACTION
+                    };
+                    self.counters.packet_in_bytes += copy.len() as u64;
+                    fx.push(Effect::PacketIn {
+                        port: report_port,
+                        table: verdict.table,
+                        cookie: verdict.cookie,
+                        reason,
+                        frame: copy,
+                    });
+                    continue;
+                }
+                // Back out of its port only where that is asked for (specification section 5.9).
+                Output::Port(port) if Some(port) == in_port => {
+                    self.drop(fx, report_port, Some(priority), &copy, DropReason::NoRoute);
+                    continue;
+                }
+                Output::Port(port) => port,
+                Output::InPort => report_port,
+            };
+            self.enqueue(now, in_port.unwrap_or(out_port), out_port, priority, copy, fx);
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        now: Time,
+        in_port: Port,
+        out_port: Port,
+        priority: usize,
+        mut frame: Frame,
+        fx: &mut Effects,
+    ) {
+        let out = &mut self.ports[usize::from(out_port)];
+        if !out.tx.is_up() {
+            return self.drop(fx, out_port, Some(priority), &frame, DropReason::LinkDown);
+        }
+        let queue_bytes = out.queue_bytes[priority];
+        let admission =
+            self.mmu
+                .admit(usize::from(in_port), priority, frame.len(), queue_bytes);
+        match admission {
+            Admission::Admitted => {}
+            Admission::BufferFull => {
+                return self.drop(fx, out_port, Some(priority), &frame, DropReason::Buffer)
+            }
+            Admission::HeadroomFull => {
+                return self.drop(fx, in_port, Some(priority), &frame, DropReason::Headroom)
+            }
+        }
+        if let Some(profile) = &self.config.ecn[priority] {
+            let capable = matches!(frame.headers().ecn(), Ecn::Ect0 | Ecn::Ect1);
+            if capable && profile.draw(queue_bytes, &mut self.rng) {
+                frame.mark_ce();
+                self.counters.ecn_marked += 1;
+                out.tx.counters[priority].ecn_marked += 1;
+            }
+        }
+        out.queue_bytes[priority] += frame.len() as u64;
+        out.queues[priority].push_back(Queued { frame, in_port });
+        self.check_xoff(now, in_port, priority, fx);
+        self.kick(now, out_port, fx);
+    }
+
+    /// Starts the next frame of a port: pause frames first, then strictly by priority, paused ones left out.
+    fn kick(&mut self, now: Time, port: Port, fx: &mut Effects) {
+        let out = &mut self.ports[usize::from(port)];
+        if !out.tx.is_ready() || out.tx.send_control(fx) {
+            return;
+        }
+        let next = (0..PRIORITIES)
+            .rev()
+            .find(|&p| !out.queues[p].is_empty() && !out.tx.is_paused(p, now));
+        let Some(priority) = next else { return };
+        let Some(Queued { frame, in_port }) = out.queues[priority].pop_front() else {
+            return;
+        };
+        out.queue_bytes[priority] -= frame.len() as u64;
+        self.mmu
+            .release(usize::from(in_port), priority, frame.len());
+        self.counters.tx_frames += 1;
+        out.tx.send(frame, priority, fx);
+        self.check_xon(now, in_port, priority, fx);
+    }
+
+    fn check_xoff(&mut self, now: Time, in_port: Port, priority: usize, fx: &mut Effects) {
+        if self.config.pfc && self.mmu.turns_xoff(usize::from(in_port), priority) {
+            self.counters.pfc_xoff_sent += 1;
+            self.send_pfc(now, in_port, priority, self.config.pfc_quanta, fx);
+            self.record_pfc(EventKind::PfcXoff, in_port, priority, fx);
+        }
+    }
+
+    fn check_xon(&mut self, now: Time, in_port: Port, priority: usize, fx: &mut Effects) {
+        if self.mmu.turns_xon(usize::from(in_port), priority) {
+            self.counters.pfc_xon_sent += 1;
+            self.record_pfc(EventKind::PfcXon, in_port, priority, fx);
+            self.send_pfc(now, in_port, priority, 0, fx);
+        }
+    }
+
+    fn record_pfc(&self, kind: EventKind, port: Port, priority: usize, fx: &mut Effects) {
+        let held = self.mmu.ingress_bytes(usize::from(port), priority);
+        record(fx, kind, Some(port), Some(priority as u8), None, held);
+    }
+
+    fn send_pfc(&mut self, now: Time, port: Port, priority: usize, quanta: u16, fx: &mut Effects) {
+        let frame = Frame::pause(Pause::for_priority(priority as u8, quanta), self.config.mac);
+        let out = &mut self.ports[usize::from(port)];
+        if quanta > 0 {
+            out.tx.counters[priority].tx_pause += 1;
+            // Half the pause time leaves room for a frame in progress and the way to the peer.
+            let at = now + Time(out.tx.rate.quanta_time(quanta).0 / 2);
+            out.refresh_at[priority] = at;
+            fx.push(Effect::Timer {
+                at,
+                timer: Timer::PauseRefresh {
+                    port,
+                    priority: priority as u8,
+                },
+            });
+        }
+        out.tx.push_control(frame);
+        self.kick(now, port, fx);
+    }
+
+    fn on_mac_control(&mut self, now: Time, port: Port, frame: &Frame, fx: &mut Effects) {
+        match frame.as_pause() {
+            Ok(pause) => {
+                self.ports[usize::from(port)].tx.on_pause(now, pause, fx);
+                self.kick(now, port, fx);
+            }
+            Err(_) => self.drop(fx, port, None, frame, DropReason::Malformed),
+        }
+    }
+
+    /// The frame in flight on `port` has left.
+    pub fn on_tx_done(&mut self, now: Time, port: Port, fx: &mut Effects) {
+        self.ports[usize::from(port)].tx.done();
+        self.kick(now, port, fx);
+    }
+
+    /// A timer set before has come.
+    pub fn on_timer(&mut self, now: Time, timer: Timer, fx: &mut Effects) {
+        match timer {
+            Timer::PauseEnd { port } => self.kick(now, port, fx),
+            Timer::PauseRefresh { port, priority } => {
+                let due = self.ports[usize::from(port)].refresh_at[usize::from(priority)] == now;
+                if due && self.mmu.is_xoff(usize::from(port), usize::from(priority)) {
+                    let quanta = self.config.pfc_quanta;
+                    self.send_pfc(now, port, usize::from(priority), quanta, fx);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The link at `port` went up or down. Going down empties its queues: those frames are lost.
+    pub fn on_link(&mut self, now: Time, port: Port, up: bool, fx: &mut Effects) {
+        let at = usize::from(port);
+        self.ports[at].tx.set_up(now, up);
+        let kind = if up {
+            EventKind::LinkUp
+        } else {
+            EventKind::LinkDown
+        };
+        record(fx, kind, Some(port), None, None, 0);
+        if up {
+            return self.kick(now, port, fx);
+        }
+        self.mmu.clear_xoff(at);
+        for priority in 0..PRIORITIES {
+            self.ports[at].queue_bytes[priority] = 0;
+            for queued in std::mem::take(&mut self.ports[at].queues[priority]) {
+                let (frame, in_port) = (queued.frame, queued.in_port);
+                self.mmu
+                    .release(usize::from(in_port), priority, frame.len());
+                self.drop(fx, port, Some(priority), &frame, DropReason::LinkDown);
+                self.check_xon(now, in_port, priority, fx);
+            }
+        }
+    }
+
+    /// The controller sends a frame (packet-out). `in_port` is what the message says, for `Output::InPort`.
+    pub fn packet_out(
+        &mut self,
+        now: Time,
+        in_port: Option<Port>,
+        actions: &[Action],
+        frame: Frame,
+        fx: &mut Effects,
+    ) {
+        self.counters.created_bytes += frame.len() as u64;
+        if frame.is_malformed() {
+            return self.drop(fx, in_port.unwrap_or(0), None, &frame, DropReason::Malformed);
+        }
+        let priority = self.classify(frame.headers());
+        let mut verdict = self.tables.apply_list(actions, &frame);
+        for destination in &mut verdict.destinations {
+            if destination.output == Output::InPort {
+                match in_port {
+                    Some(port) => destination.output = Output::Port(port),
+                    None => return self.drop(fx, 0, None, &frame, DropReason::NoRoute),
+                }
+            }
+        }
+        if verdict.destinations.is_empty() {
+            return self.drop(fx, in_port.unwrap_or(0), None, &frame, DropReason::NoRoute);
+        }
+        self.distribute(now, FROM_CONTROLLER, priority, frame, &verdict, fx);
+    }
+
+    /// The priority of a frame: by DSCP for IP, by PCP for other tagged frames, else 0.
+    fn classify(&self, headers: &Headers) -> usize {
+        let priority = match (headers.kind, headers.pcp()) {
+            (Kind::Ip, _) => self.config.dscp_map[usize::from(headers.dscp())],
+            (_, Some(pcp)) => self.config.pcp_map[usize::from(pcp)],
+            _ => 0,
+        };
+        usize::from(priority & 7)
+    }
+
+    fn drop(
+        &mut self,
+        fx: &mut Effects,
+        port: Port,
+        priority: Option<usize>,
+        frame: &Frame,
+        reason: DropReason,
+    ) {
+        self.counters.drop_frames[reason as usize] += 1;
+        self.counters.drop_bytes += frame.accounted_bytes();
+        record(
+            fx,
+            EventKind::Drop(reason),
+            Some(port),
+            priority.map(|p| p as u8),
+            None,
+            frame.len() as u64,
+        );
+    }
+
+    /// Counts a frame that was on a link when the link went down.
+    pub fn lost_on_link(&mut self, port: Port, frame: &Frame, fx: &mut Effects) {
+        if frame.headers().kind != Kind::MacControl {
+            self.drop(fx, port, None, frame, DropReason::LinkDown);
+        }
+    }
+
+    /// Number of ports.
+    pub fn port_count(&self) -> Port {
+        self.ports.len() as Port
+    }
+
+    /// The sending side of a port, with its counters.
+    pub fn tx(&self, port: Port) -> &Tx {
+        &self.ports[usize::from(port)].tx
+    }
+
+    /// Brings pause counters up to `now`.
+    pub fn settle(&mut self, now: Time) {
+        for port in &mut self.ports {
+            port.tx.settle_pauses(now);
+        }
+    }
+
+    /// Bytes in the egress queue of a port's priority.
+    pub fn queue_bytes(&self, port: Port, priority: usize) -> u64 {
+        self.ports[usize::from(port)].queue_bytes[priority]
+    }
+
+    /// The buffer.
+    pub fn mmu(&self) -> &Mmu {
+        &self.mmu
+    }
+
+    /// Bytes of all frames that wait here.
+    pub fn queued_bytes(&self) -> u64 {
+        self.ports
+            .iter()
+            .flat_map(|p| p.queue_bytes.iter())
+            .sum()
+    }
+
+    /// Starts counting anew (the fabric is set up and the run begins); nothing may be queued.
+    pub fn reset_counters(&mut self) {
+        self.counters = SwitchCounters::default();
+        self.mmu.reset_max();
+        for port in &mut self.ports {
+            port.tx.counters = Default::default();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The sending side of a port, which switch and NIC share: busy or idle, link state, and pause obeyed per priority
+//! (IEEE 802.1Qbb clause 36, 802.3 annex 31B).
+
+use std::collections::VecDeque;
+
+use crate::effect::{Effect, Effects, Port, Timer};
+use crate::frame::Frame;
+use crate::time::{Rate, Time};
+use crate::wire::Pause;
+
+/// Priorities of IEEE 802.1Q.
+pub const PRIORITIES: usize = 8;
+/// Most pause frames that wait for a busy port. Each port and priority has at most an XOFF, its refresh and an XON under way.
+const CONTROL_LIMIT: usize = 64;
+
+/// Counters of one port and priority, as in `ports.parquet`.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct PriorityCounters {
+    pub tx_frames: u64,
+    pub tx_bytes: u64,
+    pub rx_frames: u64,
+    pub rx_bytes: u64,
+    pub ecn_marked: u64,
+    /// Time for which a received pause stopped this priority, in picoseconds, up to the last change.
+    pub paused_ps: u64,
+    /// Pause frames with a time above zero received for this priority.
+    pub rx_pause: u64,
+    /// Pause frames with a time above zero sent for this priority.
+    pub tx_pause: u64,
+}
+
+/// The sending side of a port.
+#[derive(Debug)]
+pub struct Tx {
+    port: Port,
+    /// Rate of the link.
+    pub rate: Rate,
+    busy: bool,
+    up: bool,
+    control: VecDeque<Frame>,
+    paused_since: [Option<Time>; PRIORITIES],
+    paused_until: [Time; PRIORITIES],
+    /// Counters by priority; receivers count here too.
+    pub counters: [PriorityCounters; PRIORITIES],
+}
+
+impl Tx {
+    /// An idle port that is up.
+    pub fn new(port: Port, rate: Rate) -> Tx {
+        Tx {
+            port,
+            rate,
+            busy: false,
+            up: true,
+            control: VecDeque::new(),
+            paused_since: [None; PRIORITIES],
+            paused_until: [Time::ZERO; PRIORITIES],
+            counters: Default::default(),
+        }
+    }
+
+    /// Whether a frame can be started now.
+    pub fn is_ready(&self) -> bool {
+        self.up && !self.busy
+    }
+
+    /// Whether the link is up.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// The link went up or down. Going down forgets pauses and waiting pause frames: the peer's state is gone.
+    pub fn set_up(&mut self, now: Time, up: bool) {
+        self.up = up;
+        if !up {
+            self.control.clear();
+            for priority in 0..PRIORITIES {
+                self.resume(priority, now);
+            }
+        }
+    }
+
+    /// The frame in flight has left.
+    pub fn done(&mut self) {
+        self.busy = false;
+    }
+
+    /// Whether `priority` must not be sent now.
+    pub fn is_paused(&self, priority: usize, now: Time) -> bool {
+        self.paused_until[priority] > now
+    }
+
+    /// Obeys a received pause frame.
+    pub fn on_pause(&mut self, now: Time, pause: Pause, fx: &mut Effects) {
+        let (enabled, quanta) = match pause {
+            Pause::Global { quanta } => (0xff, [quanta; PRIORITIES]),
+            Pause::Priority { enabled, quanta } => (enabled, quanta),
+        };
+        for (priority, &time) in quanta.iter().enumerate() {
+            if enabled & 1 << priority == 0 {
+                continue;
+            }
+            if time == 0 {
+                self.resume(priority, now);
+                continue;
+            }
+            self.counters[priority].rx_pause += 1;
+            let until = now + self.rate.quanta_time(time);
+            self.settle_pause(priority, now);
+            self.paused_since[priority] = Some(now);
+            self.paused_until[priority] = until;
+            fx.push(Effect::Timer {
+                at: until,
+                timer: Timer::PauseEnd { port: self.port },
+            });
+        }
+    }
+
+    fn resume(&mut self, priority: usize, now: Time) {
+        self.settle_pause(priority, now);
+        self.paused_since[priority] = None;
+        self.paused_until[priority] = Time::ZERO;
+    }
+
+    /// Adds the pause that has passed to the counter and goes on counting from `now`.
+    fn settle_pause(&mut self, priority: usize, now: Time) {
+        if let Some(since) = self.paused_since[priority] {
+            let end = now.min(self.paused_until[priority]);
+            self.counters[priority].paused_ps += end.saturating_sub(since).0;
+            self.paused_since[priority] = (end < self.paused_until[priority]).then_some(end);
+        }
+    }
+
+    /// Brings `paused_ps` of every priority up to `now`.
+    pub fn settle_pauses(&mut self, now: Time) {
+        for priority in 0..PRIORITIES {
+            self.settle_pause(priority, now);
+        }
+    }
+
+    /// Queues a pause frame, which goes before everything else and is never paused itself.
+    pub fn push_control(&mut self, frame: Frame) {
+        if self.up && self.control.len() < CONTROL_LIMIT {
+            self.control.push_back(frame);
+        }
+    }
+
+    /// Starts the next waiting pause frame; true if there was one. Call only on a port that is ready.
+    pub fn send_control(&mut self, fx: &mut Effects) -> bool {
+        let Some(frame) = self.control.pop_front() else {
+            return false;
+        };
+        self.start(frame, fx);
+        true
+    }
+
+    /// Starts a data frame of `priority`.
+    pub fn send(&mut self, frame: Frame, priority: usize, fx: &mut Effects) {
+        let counters = &mut self.counters[priority];
+        counters.tx_frames += 1;
+        counters.tx_bytes += frame.len() as u64;
+        self.start(frame, fx);
+    }
+
+    fn start(&mut self, frame: Frame, fx: &mut Effects) {
+        debug_assert!(self.is_ready());
+        self.busy = true;
+        fx.push(Effect::Transmit {
+            port: self.port,
+            frame,
+        });
+    }
+}

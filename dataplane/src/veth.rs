@@ -1,0 +1,361 @@
+//! The medium of the `emulate` engine: packet sockets on both ends of every veth link, and the elastic fabric clock.
+//!
+//! Each frame that we send is expected at the far end, in order, by its length and hash. The fabric does not process
+//! the arrival of a frame before the frame has really come out of the link; how long the kernel took to carry it does
+//! not matter, since fabric time waits. Whatever else comes out of a link was sent by an outsider (a host's own stack,
+//! a Scapy script), and enters at the fabric time at which it is read.
+//!
+//! Sends are held back until a frame is needed that is not there yet, so that they go out in batches without any
+//! event being processed early: that is the lookahead, and it is as long as the traffic allows.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::frame::Frame;
+use crate::medium::{Medium, PortId, Wait};
+use crate::packet_socket::{PacketSocket, Poller, Receiver, BATCH};
+use crate::time::Time;
+
+/// How long one wait for a frame of ours lasts, and how many pass before it counts as lost. Waits are counted instead of
+/// reading a clock, since a stopped process (SIGSTOP) has not waited.
+const LOSS_WAIT: Duration = Duration::from_millis(20);
+const LOSS_WAITS: u32 = 150;
+/// Frames sent and not yet read back, above which no more are sent: the kernel's backlog per processor holds 1000.
+const OUTSTANDING_LIMIT: usize = 512;
+/// How often a free-running clock looks for frames from outside.
+const FOREIGN_POLL: Duration = Duration::from_millis(1);
+/// Lateness that counts as the clock having slipped rather than as the grain of sleeping.
+const SLIP_GRAIN: Duration = Duration::from_millis(1);
+/// Most frames from outside that wait to be taken in.
+const FOREIGN_LIMIT: usize = 16_384;
+/// How often sending to a full device is tried again.
+const SEND_RETRIES: u32 = 1000;
+
+#[derive(Debug)]
+struct Expected {
+    length: usize,
+    hash: u32,
+}
+
+#[derive(Debug, Default)]
+struct VethPort {
+    socket: Option<PacketSocket>,
+    pending: Vec<Frame>,
+    expected: VecDeque<Expected>,
+    /// Frames of ours read back, in the order expected; `None` stands for a lost one.
+    ready: VecDeque<Option<Frame>>,
+}
+
+/// How well a live run kept its promises.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Fidelity {
+    /// Wall time by which the clock fell behind the pace that was asked for.
+    pub slipped: Duration,
+    /// Frames of ours that never came out of a link, or were refused by one.
+    pub lost_frames: u64,
+    /// Frames that the kernel dropped at a full socket.
+    pub overruns: u64,
+    /// How late frames from outside were read after the kernel had them.
+    pub foreign_late: Vec<Duration>,
+    pub foreign_not_taken: u64,
+}
+
+/// The medium of the `emulate` engine.
+#[derive(Debug)]
+pub struct VethMedium {
+    ports: Vec<VethPort>,
+    poller: Poller,
+    receiver: Receiver,
+    /// Ports with pending frames.
+    dirty: Vec<PortId>,
+    outstanding: usize,
+    foreign: VecDeque<(PortId, Frame)>,
+    next_foreign_poll: Instant,
+    /// Wall seconds per fabric second, or free-running.
+    slowdown: Option<f64>,
+    /// Wall time that fabric time zero stands at, moved whenever the clock slips.
+    origin: Instant,
+    deadline: Instant,
+    /// How well it went.
+    pub fidelity: Fidelity,
+}
+
+fn hash(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
+impl VethMedium {
+    /// A medium without ports.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn new() -> io::Result<VethMedium> {
+        let now = Instant::now();
+        Ok(VethMedium {
+            ports: Vec::new(),
+            poller: Poller::new()?,
+            receiver: Receiver::default(),
+            dirty: Vec::new(),
+            outstanding: 0,
+            foreign: VecDeque::new(),
+            next_foreign_poll: now,
+            slowdown: None,
+            origin: now,
+            deadline: now,
+            fidelity: Fidelity::default(),
+        })
+    }
+
+    /// Gives a port its socket.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn attach(&mut self, port: PortId, socket: PacketSocket) -> io::Result<()> {
+        self.poller.add(&socket, port as u64)?;
+        self.port(port).socket = Some(socket);
+        Ok(())
+    }
+
+    /// Closes a port's socket; what is expected there will be counted as lost.
+    pub fn detach(&mut self, port: PortId) {
+        self.port(port).socket = None;
+    }
+
+    fn port(&mut self, port: PortId) -> &mut VethPort {
+        if self.ports.len() <= port {
+            self.ports.resize_with(port + 1, VethPort::default);
+        }
+        &mut self.ports[port]
+    }
+
+    /// Sets the pace: at least `slowdown` wall seconds per fabric second, from fabric time `now` on; `None` runs free.
+    pub fn set_slowdown(&mut self, now: Time, slowdown: Option<f64>) {
+        self.slowdown = slowdown;
+        let elapsed = self.wall_span(now);
+        let wall = Instant::now();
+        self.origin = wall.checked_sub(elapsed).unwrap_or(wall);
+    }
+
+    /// Lets [`Medium::wait`] wait until `deadline` at most.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    /// Adds the kernel's own count of frames dropped at full sockets to the fidelity.
+    pub fn count_overruns(&mut self) {
+        for socket in self.ports.iter().filter_map(|p| p.socket.as_ref()) {
+            self.fidelity.overruns += u64::from(socket.take_overruns().unwrap_or(0));
+        }
+    }
+
+    fn wall_span(&self, fabric: Time) -> Duration {
+        let slowdown = self.slowdown.unwrap_or(0.0);
+        Duration::try_from_secs_f64(fabric.0 as f64 * 1e-12 * slowdown).unwrap_or(Duration::MAX)
+    }
+
+    /// Fabric time that the wall clock stands for.
+    fn fabric_now(&self, at_least: Time) -> Time {
+        match self.slowdown {
+            Some(slowdown) if slowdown > 0.0 => {
+                let elapsed = self.origin.elapsed().as_secs_f64();
+                Time((elapsed / slowdown * 1e12) as u64).max(at_least)
+            }
+            _ => at_least,
+        }
+    }
+
+    fn take_foreign(&mut self, now: Time) -> Option<Wait> {
+        let (port, frame) = self.foreign.pop_front()?;
+        let at = self.fabric_now(now);
+        Some(Wait::Foreign { at, port, frame })
+    }
+
+    /// Reads every socket that has something, after waiting at most `timeout` for the first.
+    fn read_all(&mut self, timeout: Duration) {
+        let tokens = self.poller.wait(timeout);
+        for token in tokens {
+            self.read_port(token as PortId);
+        }
+    }
+
+    /// Reads one batch of a port and tells our frames from others'. Returns how many frames there were.
+    fn read_port(&mut self, port_id: PortId) -> usize {
+        let VethPort {
+            socket,
+            expected,
+            ready,
+            ..
+        } = &mut self.ports[port_id];
+        let Some(socket) = socket else { return 0 };
+        let (foreign, fidelity) = (&mut self.foreign, &mut self.fidelity);
+        let mut ours = 0;
+        let received = self.receiver.receive(socket, |bytes, stamp| {
+            let (length, digest) = (bytes.len(), hash(&bytes));
+            let found = expected
+                .iter()
+                .position(|e| e.length == length && e.hash == digest);
+            if let Some(skipped) = found {
+                // A veth keeps order: what was expected before this one is lost.
+                for _ in 0..skipped {
+                    ready.push_back(None);
+                }
+                expected.drain(..=skipped);
+                fidelity.lost_frames += skipped as u64;
+                ours += skipped + 1;
+                ready.push_back(Some(Frame::new(bytes)));
+            } else if foreign.len() < FOREIGN_LIMIT {
+                let wall = SystemTime::now()
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default();
+                if fidelity.foreign_late.len() < FOREIGN_LIMIT * 8 {
+                    fidelity.foreign_late.push(wall.saturating_sub(stamp));
+                }
+                foreign.push_back((port_id, Frame::new(bytes)));
+            } else {
+                fidelity.foreign_not_taken += 1;
+            }
+        });
+        self.outstanding -= ours;
+        received.unwrap_or(0)
+    }
+
+    fn send_pending(&mut self, port_id: PortId) {
+        let frames = std::mem::take(&mut self.ports[port_id].pending);
+        let mut rest: &[Frame] = &frames;
+        let mut retries = 0;
+        while !rest.is_empty() {
+            if self.outstanding > OUTSTANDING_LIMIT {
+                self.read_all(Duration::from_micros(100));
+            }
+            let batch: Vec<&[u8]> = rest.iter().take(BATCH).map(Frame::bytes).collect();
+            let sent = match &self.ports[port_id].socket {
+                Some(socket) => socket.send(&batch),
+                None => Err(io::ErrorKind::NotConnected.into()),
+            };
+            match sent {
+                Ok(n) if n > 0 => {
+                    rest = &rest[n..];
+                    retries = 0;
+                }
+                Err(error) if !is_passing(&error) || retries >= SEND_RETRIES => {
+                    // The far end notices that the frame does not come; a port without a far end counts here.
+                    rest = &rest[1..];
+                    retries = 0;
+                }
+                _ => {
+                    retries += 1;
+                    self.read_all(Duration::from_micros(100));
+                }
+            }
+        }
+        let mut frames = frames;
+        frames.clear();
+        self.ports[port_id].pending = frames;
+    }
+}
+
+/// Whether a send may succeed when tried again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR | libc::ENOMEM)
+    )
+}
+
+impl Medium for VethMedium {
+    fn carry(&mut self, from: PortId, to: Option<PortId>, frame: Frame) {
+        if let Some(to) = to {
+            let expected = Expected {
+                length: frame.len(),
+                hash: hash(frame.bytes()),
+            };
+            self.port(to).expected.push_back(expected);
+            self.outstanding += 1;
+        }
+        let port = self.port(from);
+        port.pending.push(frame);
+        if port.pending.len() == 1 {
+            self.dirty.push(from);
+        }
+        if self.port(from).pending.len() >= BATCH {
+            self.flush();
+        }
+    }
+
+    fn collect(&mut self, port: PortId) -> Option<Frame> {
+        if let Some(frame) = self.port(port).ready.pop_front() {
+            return frame;
+        }
+        self.flush();
+        for _ in 0..LOSS_WAITS {
+            while self.read_port(port) > 0 {
+                if let Some(frame) = self.ports[port].ready.pop_front() {
+                    return frame;
+                }
+            }
+            self.read_all(LOSS_WAIT);
+            if let Some(frame) = self.ports[port].ready.pop_front() {
+                return frame;
+            }
+        }
+        if self.ports[port].expected.pop_front().is_some() {
+            self.outstanding -= 1;
+            self.fidelity.lost_frames += 1;
+        }
+        None
+    }
+
+    fn wait(&mut self, now: Time, next: Time) -> Wait {
+        let free_running = self.slowdown.is_none() && next < Time::MAX;
+        if free_running {
+            let wall = Instant::now();
+            if wall < self.next_foreign_poll {
+                return self.take_foreign(now).unwrap_or(Wait::Ready);
+            }
+            self.next_foreign_poll = wall + FOREIGN_POLL;
+            self.flush();
+            self.read_all(Duration::ZERO);
+            if let Some(foreign) = self.take_foreign(now) {
+                return foreign;
+            }
+            return if wall >= self.deadline {
+                Wait::OutOfTime(now)
+            } else {
+                Wait::Ready
+            };
+        }
+        loop {
+            if let Some(foreign) = self.take_foreign(now) {
+                return foreign;
+            }
+            let wall = Instant::now();
+            let due = self.origin.checked_add(self.wall_span(next));
+            if let (Some(due), true) = (due, next < Time::MAX) {
+                if wall >= due {
+                    let late = wall - due;
+                    if late > SLIP_GRAIN {
+                        self.origin += late;
+                        self.fidelity.slipped += late;
+                    }
+                    return Wait::Ready;
+                }
+            }
+            if wall >= self.deadline {
+                return Wait::OutOfTime(self.fabric_now(now).min(next));
+            }
+            self.flush();
+            let until = due.map_or(self.deadline, |due| due.min(self.deadline));
+            self.read_all(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for port in dirty.drain(..) {
+            self.send_pending(port);
+        }
+        self.dirty.append(&mut dirty);
+    }
+}
