@@ -1,1 +1,1 @@
-"""."""
+"""os-ken (Ryu) applications, and the pure functions of the graph behind them."""

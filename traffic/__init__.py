@@ -1,1 +1,1 @@
-"""."""
+"""What runs over a fabric: packet layers, flow templates, traffic patterns."""

@@ -27,7 +27,9 @@ pub struct Capture {
 
 impl std::fmt::Debug for Capture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Capture").field("frames", &self.frames).finish()
+        f.debug_struct("Capture")
+            .field("frames", &self.frames)
+            .finish()
     }
 }
 
@@ -37,7 +39,9 @@ impl Capture {
     /// # Errors
     /// [`PcapError`] where the file cannot be written.
     pub fn create(path: &Path, interfaces: &[&str]) -> Result<Capture, PcapError> {
-        let mut writer = PcapNgWriter::new(BufWriter::new(File::create_new(path).map_err(PcapError::IoError)?))?;
+        let mut writer = PcapNgWriter::new(BufWriter::new(
+            File::create_new(path).map_err(PcapError::IoError)?,
+        ))?;
         for name in interfaces {
             writer.write_pcapng_block(InterfaceDescriptionBlock {
                 linktype: DataLink::ETHERNET,

@@ -8,7 +8,7 @@ use crate::frame::Frame;
 use crate::medium::{Medium, PortId, Wait};
 use crate::nic::{Nic, QpConfig, TemplateError};
 use crate::queue::{Event, EventQueue};
-use crate::switch::{Action, Switch};
+use crate::switch::{Action, PortConfig, Switch};
 use crate::time::{Rate, Time};
 use crate::tx::{PriorityCounters, Tx, PRIORITIES};
 
@@ -71,11 +71,24 @@ pub struct Message {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Control {
-    Post { message: u32 },
-    LinkState { node: u32, port: Port, up: bool },
-    StartStorm { node: u32, priority: u8, quanta: u16, until: Time },
+    Post {
+        message: u32,
+    },
+    LinkState {
+        node: u32,
+        port: Port,
+        up: bool,
+    },
+    StartStorm {
+        node: u32,
+        priority: u8,
+        quanta: u16,
+        until: Time,
+    },
     /// [`Fabric::run`] returns, so that the caller can act at this time.
-    Break { token: u32 },
+    Break {
+        token: u32,
+    },
 }
 
 /// A row of `events.parquet`.
@@ -227,12 +240,17 @@ impl Fabric {
         (self.slots.len() - 1) as u32
     }
 
-    /// Adds a port to a node: a switch numbers its ports from 0, a NIC has one.
+    /// Adds a port to a node: a switch numbers its ports from 0, a NIC has one (`config` means nothing to it).
     /// Returns `None` where there is no such node, or the NIC has its port already.
-    pub fn add_port(&mut self, node: u32, rate: Rate, headroom_bytes: u64) -> Option<(Port, PortId)> {
+    pub fn add_port(
+        &mut self,
+        node: u32,
+        rate: Rate,
+        config: &PortConfig,
+    ) -> Option<(Port, PortId)> {
         let slot = self.slots.get_mut(node as usize)?;
         let port = match &mut slot.node {
-            Node::Switch(switch) => switch.add_port(rate, headroom_bytes),
+            Node::Switch(switch) => switch.add_port(rate, config),
             Node::Nic(nic) if slot.ends.is_empty() => {
                 nic.set_rate(rate);
                 0
@@ -261,7 +279,8 @@ impl Fabric {
         for (node, slot) in self.slots.iter_mut().enumerate() {
             slot.first_port_id = self.ports.len();
             let count = slot.ends.len() as Port;
-            self.ports.extend((0..count).map(|port| (node as u32, port)));
+            self.ports
+                .extend((0..count).map(|port| (node as u32, port)));
         }
     }
 
@@ -376,7 +395,8 @@ impl Fabric {
     pub fn schedule(&mut self, at: Time, control: Control) {
         self.controls.push(control);
         let index = (self.controls.len() - 1) as u32;
-        self.queue.push((self.origin + at).max(self.now), Event::Control(index));
+        self.queue
+            .push((self.origin + at).max(self.now), Event::Control(index));
     }
 
     /// Ends the set-up: run time and counters start at zero, and series are sampled at `interval` from now on.
@@ -423,7 +443,8 @@ impl Fabric {
             return Err("no such port".into());
         }
         let peer = self.end(at).peer.ok_or("the port has no link")?;
-        let capture = Capture::create(path, &names).map_err(|e| format!("{}: {e}", path.display()))?;
+        let capture =
+            Capture::create(path, &names).map_err(|e| format!("{}: {e}", path.display()))?;
         self.captures.push(capture);
         let index = self.captures.len() - 1;
         self.end(at).capture = Some((index, 0));
@@ -757,7 +778,8 @@ impl Fabric {
         self.wire_frames += 1;
         self.wire_bytes += u64::from(bytes);
         let (node, port) = peer;
-        self.queue.push(sent_at + delay, Event::Arrival { node, port });
+        self.queue
+            .push(sent_at + delay, Event::Arrival { node, port });
         medium.carry(from, Some(to), frame);
     }
 
@@ -937,4 +959,3 @@ impl Node {
         }
     }
 }
-

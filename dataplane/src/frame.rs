@@ -60,7 +60,11 @@ impl Frame {
     /// # Errors
     /// [`WireError`] as [`Pause::parse`].
     pub fn as_pause(&self) -> Result<Pause, WireError> {
-        Pause::parse(self.bytes.get(usize::from(self.headers.l3_at)..).unwrap_or(&[]))
+        Pause::parse(
+            self.bytes
+                .get(usize::from(self.headers.l3_at)..)
+                .unwrap_or(&[]),
+        )
     }
 
     /// Marks the packet as having met congestion (RFC 3168).

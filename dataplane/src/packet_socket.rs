@@ -222,7 +222,12 @@ impl Receiver {
         };
         let got = match check(got) {
             Ok(n) => n as usize,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
                 return Ok(0)
             }
             Err(e) => return Err(e),
@@ -294,8 +299,7 @@ impl Poller {
     /// I/O errors.
     pub fn new() -> io::Result<Poller> {
         // SAFETY: epoll_create1 takes no memory; the descriptor it returns is new and owned by nobody else.
-        let fd =
-            unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
         Ok(Poller { fd })
     }
 

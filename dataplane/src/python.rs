@@ -3,6 +3,7 @@
 //! Everything is said in plain values: nodes and ports by number, times in picoseconds (`_ps`), columns of result
 //! tables as little-endian bytes for `numpy.frombuffer`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::nic::{DcqcnParams, Nic, QpConfig};
 use crate::packet_socket::PacketSocket;
 use crate::switch::{
     Action, Bucket, EcnProfile, Field, Flow, FlowFilter, GroupKind, Match, MmuConfig, Output,
-    Switch, SwitchConfig, TableError, Threshold, TABLES,
+    PortConfig, Switch, SwitchConfig, TableError, Threshold, TABLES,
 };
 use crate::time::{Rate, Time};
 use crate::tx::PRIORITIES;
@@ -53,25 +54,13 @@ struct SwitchSpec {
     cell_bytes: u64,
     pfc: bool,
     pfc_quanta: u16,
-    ecn: Vec<Option<(u64, u64, f64)>>,
     dscp_map: [u8; 64],
     pcp_map: [u8; 8],
 }
 
 impl SwitchSpec {
-    fn config(self) -> PyResult<SwitchConfig> {
-        if self.ecn.len() != PRIORITIES {
-            return Err(PyValueError::new_err("ecn has one entry per priority"));
-        }
-        let mut ecn = [None; PRIORITIES];
-        for (slot, profile) in ecn.iter_mut().zip(self.ecn) {
-            *slot = profile.map(|(kmin_bytes, kmax_bytes, pmax)| EcnProfile {
-                kmin_bytes,
-                kmax_bytes,
-                pmax,
-            });
-        }
-        Ok(SwitchConfig {
+    fn config(self) -> SwitchConfig {
+        SwitchConfig {
             mac: self.mac,
             mmu: MmuConfig {
                 buffer_bytes: self.buffer_bytes,
@@ -87,11 +76,10 @@ impl SwitchSpec {
             },
             pfc: self.pfc,
             pfc_quanta: self.pfc_quanta,
-            ecn,
             dscp_map: self.dscp_map,
             pcp_map: self.pcp_map,
             seed: self.seed,
-        })
+        }
     }
 }
 
@@ -180,8 +168,8 @@ type ActionSpec = Vec<(String, u32)>;
 fn build_match(fields: &MatchSpec) -> PyResult<Match> {
     let mut matching = Match::default();
     for (name, value, mask) in fields {
-        let field = Field::from_oxm(name)
-            .ok_or_else(|| OpenFlowError::new_err("OFPBMC_BAD_FIELD"))?;
+        let field =
+            Field::from_oxm(name).ok_or_else(|| OpenFlowError::new_err("OFPBMC_BAD_FIELD"))?;
         matching.require(field, *value, *mask);
     }
     Ok(matching)
@@ -293,9 +281,9 @@ impl PyFabric {
 
     // ---- Building
 
-    fn add_switch(&mut self, spec: SwitchSpec) -> PyResult<u32> {
-        let switch = Switch::new(spec.config()?);
-        Ok(self.fabric.add_node(Node::Switch(switch)))
+    fn add_switch(&mut self, spec: SwitchSpec) -> u32 {
+        let switch = Switch::new(spec.config());
+        self.fabric.add_node(Node::Switch(switch))
     }
 
     /// A NIC with one port to come; `lldp` is the frame with which it answers a controller's probe.
@@ -305,13 +293,31 @@ impl PyFabric {
             .add_node(Node::Nic(Nic::new(mac, Rate(1), lldp)))
     }
 
-    /// Adds a port and returns its index, from 0.
-    fn add_port(&mut self, node: u32, rate_bps: u64, headroom_bytes: u64) -> PyResult<u16> {
+    /// Adds a port and returns its index, from 0. `ecn` maps priorities to (Kmin bytes, Kmax bytes, Pmax).
+    #[pyo3(signature = (node, rate_bps, headroom_bytes=0, ecn=HashMap::new()))]
+    fn add_port(
+        &mut self,
+        node: u32,
+        rate_bps: u64,
+        headroom_bytes: u64,
+        ecn: HashMap<u8, (u64, u64, f64)>,
+    ) -> PyResult<u16> {
         if rate_bps == 0 {
             return Err(PyValueError::new_err("a rate is above zero"));
         }
+        let mut config = PortConfig {
+            headroom_bytes,
+            ..PortConfig::default()
+        };
+        for (priority, (kmin_bytes, kmax_bytes, pmax)) in ecn {
+            config.ecn[usize::from(priority & 7)] = Some(EcnProfile {
+                kmin_bytes,
+                kmax_bytes,
+                pmax,
+            });
+        }
         self.fabric
-            .add_port(node, Rate(rate_bps), headroom_bytes)
+            .add_port(node, Rate(rate_bps), &config)
             .map(|(port, _)| port)
             .ok_or_else(|| PyValueError::new_err(format!("node {node} takes no more ports")))
     }
@@ -373,10 +379,17 @@ impl PyFabric {
     /// Begins the run; false while frames of the set-up are still under way.
     #[pyo3(signature = (sample_interval_ps=None))]
     fn start(&mut self, sample_interval_ps: Option<u64>) -> bool {
-        self.fabric.start(sample_interval_ps.map(|t| Time(t.max(1))))
+        self.fabric
+            .start(sample_interval_ps.map(|t| Time(t.max(1))))
     }
 
-    fn capture(&mut self, node: u32, port: u16, path: PathBuf, names: (String, String)) -> PyResult<()> {
+    fn capture(
+        &mut self,
+        node: u32,
+        port: u16,
+        path: PathBuf,
+        names: (String, String),
+    ) -> PyResult<()> {
         self.fabric
             .capture((node, port), &path, [&names.0, &names.1])
             .map_err(PyOSError::new_err)
@@ -439,7 +452,10 @@ impl PyFabric {
         dict.set_item("slipped_s", slipped.as_secs_f64())?;
         dict.set_item("foreign_frames", taken.0)?;
         dict.set_item("foreign_not_taken", taken.1 + not_taken)?;
-        dict.set_item("foreign_late_p99_ns", p99.map_or(0, |d| d.as_nanos() as u64))?;
+        dict.set_item(
+            "foreign_late_p99_ns",
+            p99.map_or(0, |d| d.as_nanos() as u64),
+        )?;
         Ok(dict)
     }
 
@@ -516,7 +532,10 @@ impl PyFabric {
             packets: 0,
             bytes: 0,
         };
-        self.switch(node)?.tables.add_flow(table, flow).map_err(refuse)
+        self.switch(node)?
+            .tables
+            .add_flow(table, flow)
+            .map_err(refuse)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -576,7 +595,18 @@ impl PyFabric {
         out_group: Option<u32>,
         cookie: u64,
         cookie_mask: u64,
-    ) -> PyResult<Vec<(u8, u64, u16, u64, u64, u64, Vec<(&'static str, u32)>, Option<u8>)>> {
+    ) -> PyResult<
+        Vec<(
+            u8,
+            u64,
+            u16,
+            u64,
+            u64,
+            u64,
+            Vec<(&'static str, u32)>,
+            Option<u8>,
+        )>,
+    > {
         let which = filter(&matching, None, out_port, out_group, cookie, cookie_mask)?;
         let tables = &self.switch(node)?.tables;
         Ok(tables
@@ -585,7 +615,16 @@ impl PyFabric {
             .map(|(t, f)| {
                 let actions = name_actions(&f.actions);
                 let (packets, bytes) = (f.packets, f.bytes);
-                (t, f.id, f.priority, f.cookie, packets, bytes, actions, f.goto_table)
+                (
+                    t,
+                    f.id,
+                    f.priority,
+                    f.cookie,
+                    packets,
+                    bytes,
+                    actions,
+                    f.goto_table,
+                )
             })
             .collect())
     }
@@ -631,7 +670,15 @@ impl PyFabric {
     fn group_stats(
         &mut self,
         node: u32,
-    ) -> PyResult<Vec<(u32, &'static str, u64, u64, Vec<(u16, Vec<(&'static str, u32)>)>)>> {
+    ) -> PyResult<
+        Vec<(
+            u32,
+            &'static str,
+            u64,
+            u64,
+            Vec<(u16, Vec<(&'static str, u32)>)>,
+        )>,
+    > {
         let groups = self.switch(node)?.tables.groups();
         Ok(groups
             .iter()
@@ -719,7 +766,8 @@ impl PyFabric {
         let tx = n.tx(port);
         dict.set_item("up", tx.is_up())?;
         let c = &tx.counters;
-        let column = |f: fn(&crate::tx::PriorityCounters) -> u64| c.iter().map(f).collect::<Vec<_>>();
+        let column =
+            |f: fn(&crate::tx::PriorityCounters) -> u64| c.iter().map(f).collect::<Vec<_>>();
         dict.set_item("tx_frames", column(|c| c.tx_frames))?;
         dict.set_item("tx_bytes", column(|c| c.tx_bytes))?;
         dict.set_item("rx_frames", column(|c| c.rx_frames))?;
@@ -793,14 +841,25 @@ impl PyFabric {
     #[allow(clippy::type_complexity)]
     fn messages(
         &self,
-    ) -> Vec<(u32, u32, u64, u64, Option<u64>, Option<&'static str>, u32, u32)> {
+    ) -> Vec<(
+        u32,
+        u32,
+        u64,
+        u64,
+        Option<u64>,
+        Option<&'static str>,
+        u32,
+        u32,
+    )> {
         self.fabric
             .messages()
             .iter()
             .map(|m| {
                 let (end, outcome) = (m.end.map(|t| t.0), m.outcome.map(|o| o.name()));
                 let (again, marked) = (m.retransmitted_packets, m.ecn_marked_packets);
-                (m.node, m.qp, m.bytes, m.start.0, end, outcome, again, marked)
+                (
+                    m.node, m.qp, m.bytes, m.start.0, end, outcome, again, marked,
+                )
             })
             .collect()
     }
@@ -824,14 +883,26 @@ impl PyFabric {
         }
         let dict = PyDict::new(py);
         let opt = |value: Option<i64>| value.unwrap_or(-1);
-        dict.set_item("time_ps", column(py, rows.iter().map(|r| r.at.0.to_le_bytes())))?;
-        dict.set_item("node", column(py, rows.iter().map(|r| r.node.to_le_bytes())))?;
+        dict.set_item(
+            "time_ps",
+            column(py, rows.iter().map(|r| r.at.0.to_le_bytes())),
+        )?;
+        dict.set_item(
+            "node",
+            column(py, rows.iter().map(|r| r.node.to_le_bytes())),
+        )?;
         dict.set_item("kind", PyBytes::new(py, &kind_column))?;
-        let ports = rows.iter().map(|r| opt(r.record.port.map(i64::from)).to_le_bytes());
+        let ports = rows
+            .iter()
+            .map(|r| opt(r.record.port.map(i64::from)).to_le_bytes());
         dict.set_item("port", column(py, ports))?;
-        let priorities = rows.iter().map(|r| opt(r.record.priority.map(i64::from)).to_le_bytes());
+        let priorities = rows
+            .iter()
+            .map(|r| opt(r.record.priority.map(i64::from)).to_le_bytes());
         dict.set_item("priority", column(py, priorities))?;
-        let flows = rows.iter().map(|r| opt(r.record.flow.map(i64::from)).to_le_bytes());
+        let flows = rows
+            .iter()
+            .map(|r| opt(r.record.flow.map(i64::from)).to_le_bytes());
         dict.set_item("flow", column(py, flows))?;
         let details = rows.iter().map(|r| r.record.detail.to_le_bytes());
         dict.set_item("detail", column(py, details))?;
@@ -853,9 +924,20 @@ impl PyFabric {
             )* };
         }
         columns!(
-            node, port, priority, queue_bytes, ingress_bytes, tx_bytes, rx_bytes, ecn_marked, paused_ps
+            node,
+            port,
+            priority,
+            queue_bytes,
+            ingress_bytes,
+            tx_bytes,
+            rx_bytes,
+            ecn_marked,
+            paused_ps
         );
-        dict.set_item("time_ps", column(py, rows.iter().map(|r| r.at.0.to_le_bytes())))?;
+        dict.set_item(
+            "time_ps",
+            column(py, rows.iter().map(|r| r.at.0.to_le_bytes())),
+        )?;
         let intervals = rows.iter().map(|r| r.interval.0.to_le_bytes());
         dict.set_item("interval_ps", column(py, intervals))?;
         Ok(dict)
@@ -865,11 +947,23 @@ impl PyFabric {
     fn rate_columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let rows = &self.fabric.rate_rows;
         let dict = PyDict::new(py);
-        dict.set_item("time_ps", column(py, rows.iter().map(|r| r.at.0.to_le_bytes())))?;
-        dict.set_item("node", column(py, rows.iter().map(|r| r.node.to_le_bytes())))?;
+        dict.set_item(
+            "time_ps",
+            column(py, rows.iter().map(|r| r.at.0.to_le_bytes())),
+        )?;
+        dict.set_item(
+            "node",
+            column(py, rows.iter().map(|r| r.node.to_le_bytes())),
+        )?;
         dict.set_item("qpn", column(py, rows.iter().map(|r| r.qpn.to_le_bytes())))?;
-        dict.set_item("rate_bps", column(py, rows.iter().map(|r| r.rate.0.to_le_bytes())))?;
-        dict.set_item("alpha", column(py, rows.iter().map(|r| r.alpha.to_le_bytes())))?;
+        dict.set_item(
+            "rate_bps",
+            column(py, rows.iter().map(|r| r.rate.0.to_le_bytes())),
+        )?;
+        dict.set_item(
+            "alpha",
+            column(py, rows.iter().map(|r| r.alpha.to_le_bytes())),
+        )?;
         Ok(dict)
     }
 }

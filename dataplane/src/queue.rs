@@ -28,7 +28,8 @@ pub(crate) enum Event {
 
 impl Event {
     fn order(self) -> u64 {
-        let key = |rank: u64, node: u32, port: u16| rank << 56 | u64::from(node) << 16 | u64::from(port);
+        let key =
+            |rank: u64, node: u32, port: u16| rank << 56 | u64::from(node) << 16 | u64::from(port);
         match self {
             Event::Control(_) => key(0, 0, 0),
             Event::TxDone { node, port } => key(1, node, port),

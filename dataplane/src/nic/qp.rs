@@ -16,7 +16,7 @@ pub const PSN_MASK: u32 = 0xff_ffff;
 pub struct QpConfig {
     pub qpn: u32,
     pub peer_qpn: u32,
-    /// Ethernet to UDP and BTH of a packet to the peer, as Scapy built it; sequence numbers, lengths and checks are stamped in.
+    /// A packet to the peer without payload, as Scapy built it; sequence numbers, lengths and checks are stamped in.
     pub template: Vec<u8>,
     /// Path MTU: most payload bytes of a packet.
     pub mtu_bytes: u32,
@@ -170,7 +170,11 @@ impl Qp {
 
     /// How far `psn` is from the expected one: 0 is it, positive is ahead (a gap), negative a duplicate.
     pub fn distance(&self, psn: u32) -> i32 {
-        let expected = self.config.peer_start_psn.wrapping_add(self.expected as u32) & PSN_MASK;
+        let expected = self
+            .config
+            .peer_start_psn
+            .wrapping_add(self.expected as u32)
+            & PSN_MASK;
         let diff = psn.wrapping_sub(expected) & PSN_MASK;
         if diff < 1 << 23 {
             diff as i32
@@ -180,7 +184,10 @@ impl Qp {
     }
 
     pub fn expected_psn(&self) -> u32 {
-        self.config.peer_start_psn.wrapping_add(self.expected as u32) & PSN_MASK
+        self.config
+            .peer_start_psn
+            .wrapping_add(self.expected as u32)
+            & PSN_MASK
     }
 
     /// Goes into error; the messages that end with it, the first with the cause, the rest flushed.

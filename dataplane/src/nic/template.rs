@@ -10,7 +10,7 @@ const UDP_BYTES: usize = 8;
 
 /// Why bytes cannot serve as a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a template is Ethernet, IP, UDP to port 4791 and a BTH, and nothing behind it")]
+#[error("a template is a RoCEv2 packet without payload: Ethernet, IP, UDP to port 4791, BTH, ICRC")]
 pub struct TemplateError;
 
 /// The headers of a queue pair's packets.
@@ -38,12 +38,12 @@ impl Template {
         let whole = h.kind == Kind::Ip
             && h.dst_port == ROCE_UDP_PORT
             && udp_at > 0
-            && bytes.len() == udp_at + UDP_BYTES + BTH_BYTES;
+            && bytes.len() == udp_at + UDP_BYTES + BTH_BYTES + ICRC_BYTES;
         if !whole {
             return Err(TemplateError);
         }
         Ok(Template {
-            bytes: bytes.to_vec(),
+            bytes: bytes[..bytes.len() - ICRC_BYTES].to_vec(),
             l3_at,
             udp_at,
             ipv4: h.ethertype == ETHERTYPE_IPV4,

@@ -180,7 +180,9 @@ impl Mmu {
 
     /// Whether a stopped group may go on now; it counts as running from here on.
     pub fn turns_xon(&mut self, port: usize, priority: usize) -> bool {
-        let resume_at = self.threshold().saturating_sub(self.config.xon_offset_bytes);
+        let resume_at = self
+            .threshold()
+            .saturating_sub(self.config.xon_offset_bytes);
         let group = &mut self.groups[port][priority];
         let turns = group.xoff && group.headroom == 0 && group.shared <= resume_at;
         group.xoff &= !turns;

@@ -39,14 +39,21 @@ pub struct SwitchConfig {
     pub pfc: bool,
     /// Pause time of each XOFF.
     pub pfc_quanta: u16,
-    /// Marking profile of each priority's queues.
-    pub ecn: [Option<EcnProfile>; PRIORITIES],
     /// Priority of each DSCP.
     pub dscp_map: [u8; 64],
     /// Priority of each PCP, for tagged frames that are not IP.
     pub pcp_map: [u8; 8],
     /// Seed of marking and of the ECMP hash.
     pub seed: u64,
+}
+
+/// Settings of a switch port.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PortConfig {
+    /// Headroom of each lossless priority.
+    pub headroom_bytes: u64,
+    /// Marking profile of each priority's egress queue.
+    pub ecn: [Option<EcnProfile>; PRIORITIES],
 }
 
 /// The default map of this testbed: DSCP 26 to priority 3, DSCP 48 (CNP) to priority 6, the rest to 0.
@@ -82,6 +89,7 @@ struct Queued {
 #[derive(Debug)]
 struct SwitchPort {
     tx: Tx,
+    ecn: [Option<EcnProfile>; PRIORITIES],
     queues: [VecDeque<Queued>; PRIORITIES],
     queue_bytes: [u64; PRIORITIES],
     /// When the pause sent last is to be repeated; a timer for any other time is out of date.
@@ -118,15 +126,16 @@ impl Switch {
     }
 
     /// Adds a port of the given rate; returns its index.
-    pub fn add_port(&mut self, rate: Rate, headroom_bytes: u64) -> Port {
+    pub fn add_port(&mut self, rate: Rate, config: &PortConfig) -> Port {
         let port = self.ports.len() as Port;
         self.ports.push(SwitchPort {
             tx: Tx::new(port, rate),
+            ecn: config.ecn,
             queues: Default::default(),
             queue_bytes: [0; PRIORITIES],
             refresh_at: [Time::ZERO; PRIORITIES],
         });
-        self.mmu.add_port(headroom_bytes);
+        self.mmu.add_port(config.headroom_bytes);
         self.tables.set_ports(port + 1);
         port
     }
@@ -202,7 +211,14 @@ impl Switch {
                 Output::Port(port) => port,
                 Output::InPort => report_port,
             };
-            self.enqueue(now, in_port.unwrap_or(out_port), out_port, priority, copy, fx);
+            self.enqueue(
+                now,
+                in_port.unwrap_or(out_port),
+                out_port,
+                priority,
+                copy,
+                fx,
+            );
         }
     }
 
@@ -220,9 +236,9 @@ impl Switch {
             return self.drop(fx, out_port, Some(priority), &frame, DropReason::LinkDown);
         }
         let queue_bytes = out.queue_bytes[priority];
-        let admission =
-            self.mmu
-                .admit(usize::from(in_port), priority, frame.len(), queue_bytes);
+        let admission = self
+            .mmu
+            .admit(usize::from(in_port), priority, frame.len(), queue_bytes);
         match admission {
             Admission::Admitted => {}
             Admission::BufferFull => {
@@ -232,7 +248,7 @@ impl Switch {
                 return self.drop(fx, in_port, Some(priority), &frame, DropReason::Headroom)
             }
         }
-        if let Some(profile) = &self.config.ecn[priority] {
+        if let Some(profile) = &out.ecn[priority] {
             let capable = matches!(frame.headers().ecn(), Ecn::Ect0 | Ecn::Ect1);
             if capable && profile.draw(queue_bytes, &mut self.rng) {
                 frame.mark_ce();
@@ -376,7 +392,13 @@ impl Switch {
     ) {
         self.counters.created_bytes += frame.len() as u64;
         if frame.is_malformed() {
-            return self.drop(fx, in_port.unwrap_or(0), None, &frame, DropReason::Malformed);
+            return self.drop(
+                fx,
+                in_port.unwrap_or(0),
+                None,
+                &frame,
+                DropReason::Malformed,
+            );
         }
         let priority = self.classify(frame.headers());
         let mut verdict = self.tables.apply_list(actions, &frame);
@@ -460,10 +482,7 @@ impl Switch {
 
     /// Bytes of all frames that wait here.
     pub fn queued_bytes(&self) -> u64 {
-        self.ports
-            .iter()
-            .flat_map(|p| p.queue_bytes.iter())
-            .sum()
+        self.ports.iter().flat_map(|p| p.queue_bytes.iter()).sum()
     }
 
     /// Starts counting anew (the fabric is set up and the run begins); nothing may be queued.

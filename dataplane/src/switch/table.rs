@@ -589,7 +589,8 @@ impl Tables {
         for bucket in &buckets {
             self.check_actions(&bucket.actions)?;
             for action in bucket.actions.iter() {
-                if matches!(*action, Action::Group(g) if g == id || self.reaches(g, id, GROUP_DEPTH)) {
+                if matches!(*action, Action::Group(g) if g == id || self.reaches(g, id, GROUP_DEPTH))
+                {
                     return Err(TableError::GroupLoop);
                 }
             }
@@ -693,10 +694,9 @@ impl Tables {
         for action in actions {
             match *action {
                 Action::DecTtl => dec_ttl = dec_ttl.saturating_add(1),
-                Action::Output(output) => verdict.destinations.push(Destination {
-                    output,
-                    dec_ttl,
-                }),
+                Action::Output(output) => {
+                    verdict.destinations.push(Destination { output, dec_ttl })
+                }
                 Action::Group(id) if depth > 0 => {
                     self.apply_group(id, frame, dec_ttl, verdict, depth - 1);
                 }
@@ -759,8 +759,7 @@ pub fn ecmp_hash(frame: &Frame, seed: u64) -> u64 {
         Kind::Ip => (h.ip_src, h.ip_dst),
         _ => (mac_value(h.src), mac_value(h.dst)),
     };
-    let ports =
-        u64::from(h.protocol) << 32 | u64::from(h.src_port) << 16 | u64::from(h.dst_port);
+    let ports = u64::from(h.protocol) << 32 | u64::from(h.src_port) << 16 | u64::from(h.dst_port);
     [
         src as u64,
         (src >> 64) as u64,

@@ -1,0 +1,207 @@
+"""A plan put into the dataplane: the same for both engines."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from controllers.graph import Declared, EndPort
+from controllers.rules import Changes, FlowRule
+from testbed._dataplane import Fabric
+from testbed.scenario.plan import Flow, Plan, line_rate
+from testbed.scenario.profiles import cnp_interval_ps, dcqcn_spec, ecn_profile
+from testbed.scenario.schema import SwitchSection
+from testbed.topology import Nic, PortRef, Topology
+from traffic.flows import Endpoint, flow_label_of_qps, flow_label_to_udp_sport, roce_template
+from traffic.lldp import nic_lldp
+
+FIRST_QPN = 0x11
+"""Queue pairs 0 and 1 are for management (IBTA section 3.9); rdma-core's devices begin around here."""
+REMOTE_ADDRESS = 0x10000
+
+
+def declared(topology: Topology) -> Declared:
+    """The topology as the subnet manager is told of it; datapath ids number the switches from 1."""
+    end_ports = tuple(EndPort(n.name, n.lid, n.mac, n.ip, _port(topology.peer(n.ref))) for n in topology.nics)
+    links = tuple(
+        (_port(link.a), _port(link.b)) for link in topology.links if link.a.node in topology.switch_names
+    )
+    return Declared({i + 1: s.name for i, s in enumerate(topology.switches)}, links, end_ports)
+
+
+def _port(ref: PortRef) -> tuple[str, int]:
+    return ref.node, ref.port
+
+
+def mac_bytes(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: int) -> dict[str, Any]:
+    """A switch's settings as the dataplane takes them. Each switch has a seed of its own, drawn from the run's."""
+    dscp_map = [0] * 64
+    for dscp, priority in section.dscp_to_priority.items():
+        dscp_map[dscp] = priority
+    pfc = section.pfc
+    return {
+        "mac": list(mac_bytes(f"02:00:01:00:{number >> 8:02x}:{number & 255:02x}")),
+        "seed": random.Random(f"switch {seed} {number}").getrandbits(64),
+        "buffer_bytes": section.buffer.bytes,
+        "lossless": lossless_mask,
+        "reserved_bytes": pfc.reserved.bytes,
+        "xoff_bytes": None if pfc.xoff is None else pfc.xoff.bytes,
+        "alpha": pfc.alpha,
+        "xon_offset_bytes": pfc.xon_offset.bytes,
+        "lossy_alpha": section.lossy_alpha,
+        "cell_bytes": section.cell.bytes,
+        "pfc": pfc.enabled,
+        "pfc_quanta": pfc.quanta,
+        "dscp_map": dscp_map,
+        "pcp_map": list(range(8)),
+    }
+
+
+class BuiltFabric:
+    """The dataplane of a plan: nodes by name, flows and faults ready to start."""
+
+    def __init__(self, plan: Plan, *, live: bool) -> None:
+        self.plan = plan
+        self.dataplane = Fabric(live)
+        self.node_of: dict[str, int] = {}
+        self.nic_nodes: dict[Nic, int] = {}
+        self.qp_flows: list[tuple[Flow, int, int]] = []
+        """Of each flow: itself, its requester's queue pair number, and the number of its first message."""
+        self._qps_of_nic: dict[Nic, int] = {}
+        self._build()
+
+    @property
+    def topology(self) -> Topology:
+        return self.plan.topology
+
+    def _build(self) -> None:
+        for nic in self.topology.nics:
+            node = self.dataplane.add_nic(list(mac_bytes(nic.mac)), nic_lldp(nic.name, nic.mac, nic.ip))
+            self.dataplane.add_port(node, line_rate(self.plan, nic).bps)
+            self.nic_nodes[nic] = node
+            self.node_of[nic.name] = node
+        switch_section = self.plan.scenario.switch
+        for number, switch in enumerate(self.topology.switches, 1):
+            spec = switch_spec(switch_section, number, self.plan.scenario.seed, self.plan.lossless_mask)
+            node = self.dataplane.add_switch(spec)
+            self.node_of[switch.name] = node
+            self._add_ports(node, switch.name)
+        for link in self.topology.links:
+            self.dataplane.connect(self.locate(link.a), self.locate(link.b), link.delay.ps)
+
+    def _add_ports(self, node: int, name: str) -> None:
+        section = self.plan.scenario.switch
+        marked = set(section.lossless)
+        for number in range(1, self.topology.switch_ports(name) + 1):
+            link = self.topology.link_at[PortRef(name, number)]
+            profile = ecn_profile(section.ecn, link.rate)
+            ecn = dict.fromkeys(marked, profile) if profile else {}
+            self.dataplane.add_port(node, link.rate.bps, self.plan.headroom_bytes(link), ecn)
+
+    def locate(self, ref: PortRef) -> tuple[int, int]:
+        """Node number and port index of a port in the dataplane."""
+        if ref.node in self.topology.switch_names:
+            return self.node_of[ref.node], ref.port - 1
+        nic = self.topology.nics_of(ref.node)[ref.port]
+        return self.nic_nodes[nic], 0
+
+    def add_traffic(self) -> None:
+        """Connects a queue pair for each flow, posts its messages, and plans the faults. Call once the run has begun."""
+        for flow in self.plan.flows:
+            self._add_flow(flow)
+        for storm, nic in self.plan.storms:
+            at = storm.at.ps
+            self.dataplane.schedule_storm(
+                at, at + storm.duration.ps, self.nic_nodes[nic], storm.priority, storm.quanta
+            )
+        for fault, link in self.plan.link_faults:
+            node, port = self.locate(link.a)
+            self.dataplane.schedule_link(fault.at.ps, node, port, False)
+            if fault.up_at is not None:
+                self.dataplane.schedule_link(fault.up_at.ps, node, port, True)
+
+    def _add_flow(self, flow: Flow) -> None:
+        qpns = [self._next_qpn(flow.src), self._next_qpn(flow.dst)]
+        seed = f"psn {self.plan.scenario.seed} {len(self.qp_flows)}"
+        psns = [random.Random(f"{seed} {side}").getrandbits(24) for side in (0, 1)]
+        ends = [flow.src, flow.dst]
+        indexes = [self._add_qp(ends, qpns, psns, side) for side in (0, 1)]
+        nodes = [self.nic_nodes[nic] for nic in ends]
+        self.dataplane.pair_qps((nodes[0], indexes[0]), (nodes[1], indexes[1]))
+        first = -1
+        for i in range(flow.messages):
+            message = self.dataplane.add_message(nodes[0], indexes[0], flow.size_bytes, flow.start.ps)
+            first = message if i == 0 else first
+        self.qp_flows.append((flow, qpns[0], first))
+
+    def _next_qpn(self, nic: Nic) -> int:
+        used = self._qps_of_nic.get(nic, 0)
+        self._qps_of_nic[nic] = used + 1
+        return FIRST_QPN + used
+
+    def _add_qp(self, ends: list[Nic], qpns: list[int], psns: list[int], side: int) -> int:
+        nic, peer = ends[side], ends[1 - side]
+        section = self.plan.scenario.nic
+        sport = flow_label_to_udp_sport(flow_label_of_qps(qpns[side], qpns[1 - side]))
+        priorities: Mapping[int, int] = self.plan.scenario.switch.dscp_to_priority
+        template = roce_template(
+            Endpoint(nic.mac, nic.ip),
+            Endpoint(peer.mac, peer.ip),
+            remote_qpn=qpns[1 - side],
+            udp_sport=sport,
+            dscp=section.dscp,
+        )
+        return self.dataplane.add_qp(
+            self.nic_nodes[nic],
+            {
+                "qpn": qpns[side],
+                "peer_qpn": qpns[1 - side],
+                "template": template,
+                "mtu_bytes": section.mtu,
+                "start_psn": psns[side],
+                "peer_start_psn": psns[1 - side],
+                "priority": priorities.get(section.dscp, 0),
+                "timeout_exponent": section.timeout,
+                "retry_count": section.retry_count,
+                "ack_every_packets": section.ack_every,
+                "dcqcn": dcqcn_spec(section.dcqcn, line_rate(self.plan, nic)),
+                "cnp_interval_ps": cnp_interval_ps(section.dcqcn),
+                "cnp_dscp": section.cnp_dscp,
+                "cnp_priority": priorities.get(section.cnp_dscp, 0),
+                "remote_address": REMOTE_ADDRESS,
+                "rkey": qpns[1 - side] << 8 | 1,
+            },
+        )
+
+
+def apply_changes(dataplane: Fabric, node: int, changes: Changes, flow_ids: "FlowIds") -> None:
+    """Puts a switch's changes into its tables, as the OpenFlow agent does with the messages made from them."""
+    for group in changes.groups:
+        dataplane.group_set(node, group.group, "select", [(1, [("output", port)]) for port in group.ports])
+    for rule in changes.flows:
+        actions = [rule.action] if rule.action else []
+        dataplane.flow_add(
+            node, rule.table, rule.priority, 0, flow_ids.next(), _match(rule), actions, rule.goto
+        )
+    for rule in changes.removed_flows:
+        dataplane.flow_delete(node, rule.table, _match(rule), rule.priority, None, None, 0, 0)
+    for group_id in changes.removed_groups:
+        dataplane.group_delete(node, group_id)
+
+
+def _match(rule: FlowRule) -> list[tuple[str, int, int | None]]:
+    return [(name, value, None) for name, value in rule.match]
+
+
+class FlowIds:
+    """Numbers for flow entries."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        self._last += 1
+        return self._last

@@ -1,0 +1,74 @@
+"""The run folder: written under a temporary name, renamed when whole."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+class FolderError(Exception):
+    """The folder asked for cannot be used."""
+
+
+class RunFolder:
+    """Collects a run's files in a temporary folder beside the final one; `commit` renames it.
+
+    Without `commit` (the run failed, or the process was killed) nothing stands under the final name.
+    """
+
+    def __init__(self, out: Path | None, name: str) -> None:
+        """
+        Raises:
+            FolderError: `out` exists and is not an empty folder, or its parent cannot be written.
+        """
+        self.final = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if self.final.is_symlink() or (self.final.exists() and not self.final.is_dir()):
+            raise FolderError(f"{self.final} is not a folder: name another with --out")
+        if self.final.is_dir() and any(self.final.iterdir()):
+            raise FolderError(f"{self.final} is there already and not empty: name another folder with --out")
+        try:
+            self.final.parent.mkdir(parents=True, exist_ok=True)
+            self.path = Path(tempfile.mkdtemp(prefix=f".{self.final.name}.", dir=self.final.parent))
+        except OSError as error:
+            raise FolderError(f"{self.final.parent} cannot be written: {error.strerror}") from None
+        for sub in ("captures", "plots"):
+            (self.path / sub).mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def write_text(self, name: str, text: str) -> None:
+        (self.path / name).write_text(text, encoding="utf-8")
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(value, indent=2) + "\n")
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        pq.write_table(table, self.path / name, compression="zstd")
+
+    def commit(self) -> Path:
+        """Renames the folder to its final name and returns it."""
+        umask = os.umask(0)
+        os.umask(umask)
+        self.path.chmod(0o777 & ~umask)
+        if self.final.is_dir():
+            self.final.rmdir()
+        if self.final.exists():
+            # Another run of the same second took the name.
+            self.final = self.final.with_name(f"{self.final.name}-{self.path.name.rsplit('.', 1)[-1]}")
+        self.path.rename(self.final)
+        return self.final
