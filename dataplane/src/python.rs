@@ -521,7 +521,7 @@ impl PyFabric {
         matching: MatchSpec,
         actions: ActionSpec,
         goto_table: Option<u8>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<u64>> {
         let flow = Flow {
             priority,
             matching: build_match(&matching)?,
@@ -549,7 +549,7 @@ impl PyFabric {
         cookie_mask: u64,
         actions: ActionSpec,
         goto_table: Option<u8>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Vec<u64>> {
         let which = filter(&matching, strict_priority, None, None, cookie, cookie_mask)?;
         let actions = build_actions(&actions)?;
         self.switch(node)?

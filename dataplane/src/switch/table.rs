@@ -3,7 +3,7 @@
 //! Lookup is a tuple space search: entries that match on the same fields share one hash table, and the tables are
 //! tried in order of their highest priority, so that the cost follows the number of distinct masks and not of entries.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -19,8 +19,12 @@ pub const MAX_FLOWS: usize = 1 << 20;
 pub const MAX_GROUPS: usize = 1 << 18;
 /// Most buckets of one group.
 pub const MAX_BUCKETS: usize = 1024;
+/// Most different sets of match fields of one table: a lookup tries each.
+pub const MAX_MASKS: usize = 256;
 /// How many groups may be chained.
 const GROUP_DEPTH: u8 = 4;
+/// Most actions that one frame sets off, however groups are nested.
+const MAX_STEPS: u32 = 4096;
 
 const WORDS: usize = 9;
 
@@ -332,7 +336,8 @@ impl Table {
         self.tuples[i].entries.get_mut(&masked)?.first_mut()
     }
 
-    fn add(&mut self, flow: Flow) {
+    /// Adds an entry; returns the id of the one it replaces.
+    fn add(&mut self, flow: Flow) -> Option<u64> {
         let mask = flow.matching.mask;
         let tuple = match self.tuples.iter_mut().find(|t| t.mask == mask) {
             Some(tuple) => tuple,
@@ -347,16 +352,18 @@ impl Table {
         };
         tuple.max_priority = tuple.max_priority.max(flow.priority);
         let flows = tuple.entries.entry(flow.matching.value).or_default();
-        match flows.iter_mut().find(|f| f.priority == flow.priority) {
-            Some(old) => *old = flow,
+        let replaced = match flows.iter_mut().find(|f| f.priority == flow.priority) {
+            Some(old) => Some(std::mem::replace(old, flow).id),
             None => {
                 flows.push(flow);
                 flows.sort_by_key(|f| std::cmp::Reverse(f.priority));
                 self.flows += 1;
+                None
             }
-        }
+        };
         self.tuples
             .sort_by_key(|t| std::cmp::Reverse(t.max_priority));
+        replaced
     }
 
     fn retain(&mut self, mut keep: impl FnMut(&mut Flow) -> bool) {
@@ -432,6 +439,7 @@ pub struct Verdict {
     pub cookie: u64,
     /// Whether the entry is a table-miss entry (priority 0, matching everything).
     pub is_table_miss: bool,
+    steps: u32,
 }
 
 /// The flow tables and groups of a switch.
@@ -474,11 +482,11 @@ impl Tables {
         Ok(())
     }
 
-    /// Adds a flow entry; one of the same match and priority is replaced (section 6.4).
+    /// Adds a flow entry; one of the same match and priority is replaced (section 6.4), and its id returned.
     ///
     /// # Errors
     /// [`TableError`] where the table does not exist or is full, or the entry refers to what is not there.
-    pub fn add_flow(&mut self, table: u8, flow: Flow) -> Result<(), TableError> {
+    pub fn add_flow(&mut self, table: u8, flow: Flow) -> Result<Option<u64>, TableError> {
         if table >= TABLES {
             return Err(TableError::BadTableId);
         }
@@ -489,11 +497,15 @@ impl Tables {
         if self.tables.iter().map(|t| t.flows).sum::<usize>() >= MAX_FLOWS {
             return Err(TableError::TableFull);
         }
-        self.tables[usize::from(table)].add(flow);
-        Ok(())
+        let table = &mut self.tables[usize::from(table)];
+        let mask = flow.matching.mask;
+        if table.tuples.len() >= MAX_MASKS && !table.tuples.iter().any(|t| t.mask == mask) {
+            return Err(TableError::TableFull);
+        }
+        Ok(table.add(flow))
     }
 
-    /// Gives the flows that the filter accepts new actions.
+    /// Gives the flows that the filter accepts new actions; returns their ids.
     ///
     /// # Errors
     /// As [`Tables::add_flow`].
@@ -503,7 +515,7 @@ impl Tables {
         filter: &FlowFilter,
         actions: &[Action],
         goto_table: Option<u8>,
-    ) -> Result<(), TableError> {
+    ) -> Result<Vec<u64>, TableError> {
         if table >= TABLES {
             return Err(TableError::BadTableId);
         }
@@ -511,14 +523,17 @@ impl Tables {
             return Err(TableError::BadGotoTable);
         }
         self.check_actions(actions)?;
+        let mut changed = Vec::new();
         self.tables[usize::from(table)].retain(|flow| {
             if filter.accepts(flow) {
                 flow.actions = actions.into();
                 flow.goto_table = goto_table;
+                changed.push(flow.id);
             }
             true
         });
-        Ok(())
+        changed.sort_unstable();
+        Ok(changed)
     }
 
     /// Removes flows from one table, or from all where `table` is `None`; returns the ids of those removed.
@@ -605,30 +620,36 @@ impl Tables {
         Ok(())
     }
 
-    fn reaches(&self, from: u32, to: u32, depth: u8) -> bool {
+    /// Whether `to` can be reached from group `from`; a chain deeper than what a lookup follows counts as a loop.
+    fn reaches(&self, from: u32, to: u32, depth: u8, seen: &mut BTreeSet<(u32, u8)>) -> bool {
+        if from == to || depth == 0 {
+            return true;
+        }
         let Some(group) = self.groups.get(&from) else {
             return false;
         };
-        // A chain deeper than what a lookup follows counts as a loop.
-        depth == 0
-            || group.buckets.iter().flat_map(|b| b.actions.iter()).any(
-                |a| matches!(*a, Action::Group(g) if g == to || self.reaches(g, to, depth - 1)),
-            )
+        seen.insert((from, depth))
+            && group
+                .buckets
+                .iter()
+                .flat_map(|b| b.actions.iter())
+                .any(|a| matches!(*a, Action::Group(g) if self.reaches(g, to, depth - 1, seen)))
     }
 
     /// Removes a group (every group for `None`) and the flows that use it; returns those flows' ids.
     pub fn delete_group(&mut self, id: Option<u32>) -> Vec<u64> {
-        let gone: Vec<u32> = match id {
-            Some(id) => self.groups.remove(&id).map(|_| id).into_iter().collect(),
-            None => std::mem::take(&mut self.groups).into_keys().collect(),
-        };
+        match id {
+            Some(id) => drop(self.groups.remove(&id)),
+            None => self.groups.clear(),
+        }
+        let groups = &self.groups;
         let mut removed = Vec::new();
         for table in &mut self.tables {
             table.retain(|flow| {
                 let uses = flow
                     .actions
                     .iter()
-                    .any(|a| matches!(a, Action::Group(g) if gone.contains(g)));
+                    .any(|a| matches!(a, Action::Group(g) if !groups.contains_key(g)));
                 if uses {
                     removed.push(flow.id);
                 }
@@ -692,6 +713,10 @@ impl Tables {
         depth: u8,
     ) {
         for action in actions {
+            verdict.steps += 1;
+            if verdict.steps > MAX_STEPS {
+                return;
+            }
             match *action {
                 Action::DecTtl => dec_ttl = dec_ttl.saturating_add(1),
                 Action::Output(output) => {
