@@ -604,7 +604,8 @@ impl Tables {
         for bucket in &buckets {
             self.check_actions(&bucket.actions)?;
             for action in bucket.actions.iter() {
-                if matches!(*action, Action::Group(g) if g == id || self.reaches(g, id, GROUP_DEPTH))
+                let mut seen = BTreeSet::new();
+                if matches!(*action, Action::Group(g) if self.reaches(g, id, GROUP_DEPTH, &mut seen))
                 {
                     return Err(TableError::GroupLoop);
                 }
