@@ -5,7 +5,7 @@
 3. What was found is held against what was declared; every missing, crossed or extra cable is named, and stops the opening.
 4. Routes are computed, installed, read back from the switches, and followed: no loop, no dead end. Then the gate is opened.
 5. When a port goes down or comes back, routes are computed anew and the differences installed. The last message of a reaction is a
-   barrier request to the switch that reported: whoever waits for it knows that everything else is in place.
+   barrier request to the switch that reported, with the transaction id of its report: who waits for it knows that all is in place.
 
 ARP is answered from what was declared, so that nothing floods.
 """
@@ -83,7 +83,7 @@ class SubnetManager(OSKenApp):
         self._found_links: dict[Port, Port] = {}
         self._found_ends: dict[Port, str] = {}
         self._found_at = time.monotonic()
-        self._port_events: queue.Queue[tuple[str, int, bool]] = queue.Queue()
+        self._port_events: queue.Queue[tuple[str, int, bool, int]] = queue.Queue()
         self._barriers: dict[tuple[str, int], threading.Event] = {}
         self._flow_replies: dict[str, list[Any]] = {}
         self._group_replies: dict[str, list[Any]] = {}
@@ -299,9 +299,9 @@ class SubnetManager(OSKenApp):
         name = self.declared.switches.get(ev.msg.datapath.id)
         if name is not None:
             up = not ev.msg.desc.state & ofproto_v1_3.OFPPS_LINK_DOWN
-            self._port_events.put((name, ev.msg.desc.port_no, up))
+            self._port_events.put((name, ev.msg.desc.port_no, up, ev.msg.xid))
 
-    def _react(self, name: str, port: int, up: bool) -> None:
+    def _react(self, name: str, port: int, up: bool, xid: int) -> None:
         # A cable that was found sound is taken for the same when its port comes back.
         if up:
             self.down.discard((name, port))
@@ -309,7 +309,11 @@ class SubnetManager(OSKenApp):
             self.down.add((name, port))
         self._install_routes()
         self.report("rerouted", switch=name, port=port, up=up)
-        self._barrier([name])
+        datapath = self.datapaths.get(name)
+        if datapath is not None:
+            request = datapath.ofproto_parser.OFPBarrierRequest(datapath)
+            request.xid = xid
+            datapath.send_msg(request)
 
     # ---- Messages
 

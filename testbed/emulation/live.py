@@ -91,7 +91,7 @@ class OpenFlowControl:
     """The control plane of the `emulate` engine: what the agents hear from the controller.
 
     A change of a port is told to the controller while fabric time stands still; what it answers is kept until the reaction time
-    has passed. It is done when every switch that reported has got a barrier request since.
+    has passed. It is done when every switch that reported has got a barrier request with the report's transaction id.
     """
 
     def __init__(self, built: BuiltFabric, runtime: LiveRuntime, controller: ControllerProcess, report: Report) -> None:
@@ -128,18 +128,18 @@ class OpenFlowControl:
 
     def port_changed(self, changes: list[PortChange]) -> None:
         agents = self.runtime.agents
-        before = {node: agents[node].barriers for node, _, _ in changes}
         realtime = not isinstance(self.reaction, Duration)
         if not realtime:
             for agent in agents.values():
                 agent.staged = []
         for node, port, _up in changes:
+            agents[node].unconfirmed.clear()
+        for node, port, _up in changes:
             agents[node].port_changed(port)
         if realtime:
             return
-        wanted = {node: count + sum(n == node for n, _, _ in changes) for node, count in before.items()}
         deadline = time.monotonic() + REACTION_TIMEOUT_S
-        while any(agents[node].barriers < count for node, count in wanted.items()):
+        while any(agents[node].unconfirmed for node, _, _ in changes):
             if not self.runtime.poll():
                 time.sleep(0.0005)
             for line in self.controller.status():

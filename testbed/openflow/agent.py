@@ -44,8 +44,8 @@ class Agent:
         self.name = name
         self.ports = ports
         self.connections: list[Connection] = []
-        self.barriers = 0
-        """Barrier requests answered so far."""
+        self.unconfirmed: set[int] = set()
+        """Transaction ids of port-status messages that no barrier request has taken up yet (see `port_changed`)."""
         self.staged: list[Callable[[], None]] | None = None
         """While a reaction is under way: changes that wait for its fabric time."""
         self.log: Callable[[str], None] = lambda line: None
@@ -83,8 +83,14 @@ class Agent:
         self._announce(codec.packet_in(self._next_xid(), port + 1, reason, table, cookie, frame, limit))
 
     def port_changed(self, port: int) -> None:
-        """Port (index from 0) went up or down."""
-        self._announce(codec.port_status(self._next_xid(), self._describe(port + 1)))
+        """Port (index from 0) went up or down.
+
+        A controller that wants fabric time to wait for its reaction ends it with a barrier request to this switch that carries
+        the transaction id of the port-status message; until then the id stands in `unconfirmed`.
+        """
+        xid = self._next_xid()
+        self.unconfirmed.add(xid)
+        self._announce(codec.port_status(xid, self._describe(port + 1)))
 
     def _describe(self, number: int) -> bytes:
         info = self.ports[number]
@@ -120,7 +126,7 @@ class Agent:
             case ofp.OFPT_SET_CONFIG:
                 return self._set_config(body)
             case ofp.OFPT_BARRIER_REQUEST:
-                self.barriers += 1
+                self.unconfirmed.discard(xid)
                 return [codec.message(ofp.OFPT_BARRIER_REPLY, xid)]
             case ofp.OFPT_FLOW_MOD:
                 return self._change(xid, request, self._flow_mod, codec.read_flow_mod(request))
