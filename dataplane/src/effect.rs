@@ -100,7 +100,7 @@ pub struct Record {
     /// Flow number, if it concerns one.
     pub flow: Option<u32>,
     /// A number whose meaning goes with the kind: bytes held for `pfc_xoff` and `pfc_xon`, frame bytes for `drop`,
-    /// PSN for `cnp`, `nak` and `retry`.
+    /// PSN for `nak` and `retry`, pause quanta for the beginning of a storm (`fault`) and 0 for its end.
     pub detail: u64,
 }
 

@@ -19,7 +19,7 @@ from mininet.net import Mininet
 from testbed.control import ControlError, PortChange
 from testbed.emulation.network import Address
 from testbed.emulation.nodes import DEFAULT_PREFIX_LENGTH, FabricLink, FabricSwitch, RdmaHost
-from testbed.emulation.processes import die_with_parent, mark_environment
+from testbed.processes import die_with_parent, mark_environment
 from testbed.emulation.runtime import LiveRuntime, PlannedPlaces
 from testbed.engine import Interrupts
 from testbed.fabric import BuiltFabric, declared

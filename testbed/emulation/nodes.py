@@ -18,7 +18,7 @@ from mininet.link import Intf, Link
 from mininet.node import Host, Switch
 
 from testbed.emulation import network
-from testbed.emulation.processes import die_with_parent
+from testbed.processes import die_with_parent
 from testbed.topology.build import DEFAULT_DELAY, DEFAULT_RATE
 from testbed.units import BitRate, Duration
 

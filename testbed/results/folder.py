@@ -13,6 +13,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from testbed.processes import start_time
+
 
 class FolderError(Exception):
     """The folder asked for cannot be used."""
@@ -36,7 +38,8 @@ class RunFolder:
             raise FolderError(f"{self.final} is there already and not empty: name another folder with --out")
         try:
             self.final.parent.mkdir(parents=True, exist_ok=True)
-            self.path = Path(tempfile.mkdtemp(prefix=f".{self.final.name}.", dir=self.final.parent))
+            owner = f"p{os.getpid()}-{start_time(os.getpid())}"
+            self.path = Path(tempfile.mkdtemp(prefix=f".{self.final.name}.{owner}.", dir=self.final.parent))
         except OSError as error:
             raise FolderError(f"{self.final.parent} cannot be written: {error.strerror}") from None
         for sub in ("captures", "plots"):

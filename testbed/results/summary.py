@@ -170,7 +170,7 @@ def check_expectations(summary: dict[str, Any], expectations: Iterable[Expectati
             verdicts.append((False, f"{expected.says}: summary.json has no {expected.metric}"))
             continue
         if expected.equals is not None:
-            holds, wanted = value == expected.equals, f"= {expected.equals:g}"
+            holds, wanted = value == expected.equals, f"= {expected.equals}"
         elif expected.above is not None:
             holds, wanted = value is not None and value > expected.above, f"> {expected.above:g}"
         else:

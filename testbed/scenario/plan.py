@@ -236,6 +236,7 @@ class _Planner:
         return [
             Flow(src, dst, section.size.bytes, section.messages, section.start, section.label)
             for src, dst in self._pairs(index)
+            for _ in range(section.qps)
         ]
 
     def _faults(self) -> tuple[list[tuple[PfcStorm, Nic]], list[tuple[LinkDown, Link]]]:

@@ -136,7 +136,8 @@ class NicSection(Section):
 
 class _Pattern(Section):
     size: PositiveSize
-    messages: Count = 1  # posted at once, one after another on their queue pair
+    qps: Annotated[int, Field(ge=1, le=1024)] = 1  # queue pairs of each pair of hosts, each with its own messages
+    messages: Count = 1  # of each queue pair, posted at once, one after another
     start: Duration = Duration(0)
     label: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")] | None = None
 

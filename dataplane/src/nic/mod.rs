@@ -189,6 +189,8 @@ impl Nic {
         let Some(storm) = self.storm else { return };
         if now >= storm.until {
             self.storm = None;
+            let priority = Some(storm.priority);
+            record(fx, EventKind::Fault, Some(PORT), priority, None, 0);
             return;
         }
         let pause = Pause::for_priority(storm.priority, storm.quanta);
