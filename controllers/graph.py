@@ -72,8 +72,8 @@ class Declared:
         ends: list[list[object]] = data["end_ports"]  # type: ignore[assignment]
 
         def port(value: object) -> Port:
-            node, number = value  # type: ignore[misc]
-            return str(node), int(number)
+            assert isinstance(value, list)
+            return str(value[0]), int(value[1])
 
         return cls(
             {int(dpid): name for dpid, name in switches.items()},
@@ -83,7 +83,7 @@ class Declared:
 
     def graph(self) -> Graph:
         """The graph of a fabric wired just as declared."""
-        links = {a: b for a, b in self.links} | {b: a for a, b in self.links}
+        links = dict(self.links) | {b: a for a, b in self.links}
         return Graph(frozenset(self.switches.values()), links, self.end_ports)
 
 
@@ -94,7 +94,7 @@ def compare(declared: Declared, found_links: Mapping[Port, Port], found_ends: Ma
     answered there.
     """
     problems: list[str] = []
-    wanted = {a: b for a, b in declared.links} | {b: a for a, b in declared.links}
+    wanted = dict(declared.links) | {b: a for a, b in declared.links}
 
     def name(port: Port) -> str:
         return f"{port[0]}:eth{port[1]}"

@@ -50,8 +50,7 @@ class Changes:
 def gate_rules() -> list[FlowRule]:
     """What a switch needs before it is opened: probes and ARP go to the controller, everything else is dropped."""
     return [
-        FlowRule(GATE_TABLE, GATE_PRIORITY, (("eth_type", kind),), ("controller", 0))
-        for kind in (ETHERTYPE_LLDP, ETHERTYPE_ARP)
+        FlowRule(GATE_TABLE, GATE_PRIORITY, (("eth_type", kind),), ("controller", 0)) for kind in (ETHERTYPE_LLDP, ETHERTYPE_ARP)
     ]
 
 

@@ -1,11 +1,14 @@
 """The subnet manager: an os-ken application that finds the fabric, routes it, verifies the routes, and only then opens it.
 
-1. Every declared switch connects; each gets the gate (see `controllers.rules`): probes and ARP go to the controller, all else is dropped.
-2. LLDP rounds: a probe out of every port. Probes that come in elsewhere show the links between switches, NICs' answers the end ports.
+1. Every declared switch connects; each gets the gate (see `controllers.rules`): probes and ARP go to the controller, all else
+   is dropped.
+2. LLDP rounds: a probe out of every port. Probes that come in elsewhere show the links between switches, NICs' answers the end
+   ports.
 3. What was found is held against what was declared; every missing, crossed or extra cable is named, and stops the opening.
 4. Routes are computed, installed, read back from the switches, and followed: no loop, no dead end. Then the gate is opened.
-5. When a port goes down or comes back, routes are computed anew and the differences installed. The last message of a reaction is a
-   barrier request to the switch that reported, with the transaction id of its report: who waits for it knows that all is in place.
+5. When a port goes down or comes back, routes are computed anew and the differences installed. The last message of a reaction
+   is a barrier request to the switch that reported, with the transaction id of its report: who waits for it knows that all is in
+   place.
 
 ARP is answered from what was declared, so that nothing floods.
 """
@@ -19,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from os_ken.base.app_manager import OSKenApp
 from os_ken.controller import ofp_event
@@ -65,10 +68,10 @@ class SubnetManagerError(Exception):
 
 
 class SubnetManager(OSKenApp):
-    """See the module. Settings come from the environment: TESTBED_DECLARED names the declared topology (JSON), TESTBED_STATUS_FD a
-    descriptor for status lines (JSON, one an event)."""
+    """See the module. Settings come from the environment: TESTBED_DECLARED names the declared topology (JSON),
+    TESTBED_STATUS_FD a descriptor for status lines (JSON, one an event)."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    OFP_VERSIONS: ClassVar[list[int]] = [ofproto_v1_3.OFP_VERSION]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -256,9 +259,7 @@ class SubnetManager(OSKenApp):
             ("groups", p.OFPGroupDescStatsRequest(datapath, 0)),
             (
                 "flows",
-                p.OFPFlowStatsRequest(
-                    datapath, 0, ROUTE_TABLE, ofproto_v1_3.OFPP_ANY, ofproto_v1_3.OFPG_ANY, 0, 0, p.OFPMatch()
-                ),
+                p.OFPFlowStatsRequest(datapath, 0, ROUTE_TABLE, ofproto_v1_3.OFPP_ANY, ofproto_v1_3.OFPG_ANY, 0, 0, p.OFPMatch()),
             ),
         ):
             done = self._reply_done[name, kind] = threading.Event()
@@ -354,9 +355,7 @@ class SubnetManager(OSKenApp):
             instructions.append(p.OFPInstructionActions(o.OFPIT_APPLY_ACTIONS, [action]))
         if rule.goto is not None:
             instructions.append(p.OFPInstructionGotoTable(rule.goto))
-        fields = {
-            name: value.to_bytes(6, "big").hex(":") if name.startswith("eth_d") else value for name, value in rule.match
-        }
+        fields = {name: value.to_bytes(6, "big").hex(":") if name.startswith("eth_d") else value for name, value in rule.match}
         return p.OFPFlowMod(
             datapath=datapath,
             table_id=rule.table,

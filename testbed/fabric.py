@@ -22,9 +22,7 @@ REMOTE_ADDRESS = 0x10000
 def declared(topology: Topology) -> Declared:
     """The topology as the subnet manager is told of it; datapath ids number the switches from 1."""
     end_ports = tuple(EndPort(n.name, n.lid, n.mac, n.ip, _port(topology.peer(n.ref))) for n in topology.nics)
-    links = tuple(
-        (_port(link.a), _port(link.b)) for link in topology.links if link.a.node in topology.switch_names
-    )
+    links = tuple((_port(link.a), _port(link.b)) for link in topology.links if link.a.node in topology.switch_names)
     return Declared({i + 1: s.name for i, s in enumerate(topology.switches)}, links, end_ports)
 
 
@@ -114,9 +112,7 @@ class BuiltFabric:
             self._add_flow(flow)
         for storm, nic in self.plan.storms:
             at = storm.at.ps
-            self.dataplane.schedule_storm(
-                at, at + storm.duration.ps, self.nic_nodes[nic], storm.priority, storm.quanta
-            )
+            self.dataplane.schedule_storm(at, at + storm.duration.ps, self.nic_nodes[nic], storm.priority, storm.quanta)
         for fault, link in self.plan.link_faults:
             node, port = self.locate(link.a)
             self.dataplane.schedule_link(fault.at.ps, node, port, False)
@@ -183,9 +179,7 @@ def apply_changes(dataplane: Fabric, node: int, changes: Changes, flow_ids: "Flo
         dataplane.group_set(node, group.group, "select", [(1, [("output", port)]) for port in group.ports])
     for rule in changes.flows:
         actions = [rule.action] if rule.action else []
-        dataplane.flow_add(
-            node, rule.table, rule.priority, 0, flow_ids.next(), _match(rule), actions, rule.goto
-        )
+        dataplane.flow_add(node, rule.table, rule.priority, 0, flow_ids.next(), _match(rule), actions, rule.goto)
     for rule in changes.removed_flows:
         dataplane.flow_delete(node, rule.table, _match(rule), rule.priority, None, None, 0, 0)
     for group_id in changes.removed_groups:

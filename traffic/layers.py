@@ -80,19 +80,22 @@ def _after_aeth(self: AETH, payload: bytes) -> type[Packet]:
     """An atomic acknowledgement goes on with AtomicAckETH; everything else with data."""
     if self.underlayer is not None and getattr(self.underlayer, "opcode", None) == 0x12:
         return AtomicAckETH
-    return Packet.guess_payload_class(self, payload)
+    following: type[Packet] = Packet.guess_payload_class(self, payload)
+    return following
 
 
 def _after_reth(self: RETH, payload: bytes) -> type[Packet]:
     if self.underlayer is not None and getattr(self.underlayer, "opcode", None) in (_RC + 0x0B, _UC + 0x0B):
         return ImmDt
-    return Packet.guess_payload_class(self, payload)
+    following: type[Packet] = Packet.guess_payload_class(self, payload)
+    return following
 
 
 def _after_deth(self: DETH, payload: bytes) -> type[Packet]:
     if self.underlayer is not None and getattr(self.underlayer, "opcode", None) == _UD + 0x05:
         return ImmDt
-    return Packet.guess_payload_class(self, payload)
+    following: type[Packet] = Packet.guess_payload_class(self, payload)
+    return following
 
 
 AETH.guess_payload_class = _after_aeth

@@ -210,7 +210,7 @@ fn name_actions(actions: &[Action]) -> Vec<(&'static str, u32)> {
 #[derive(Debug)]
 enum AnyMedium {
     Memory(MemoryMedium),
-    Veth(VethMedium),
+    Veth(Box<VethMedium>),
 }
 
 /// A fabric of switches and NICs; `live` puts it on packet sockets, otherwise it runs in memory.
@@ -269,7 +269,7 @@ impl PyFabric {
     #[pyo3(signature = (live=false))]
     fn new(live: bool) -> PyResult<Self> {
         let medium = if live {
-            AnyMedium::Veth(VethMedium::new().map_err(PyOSError::new_err)?)
+            AnyMedium::Veth(Box::new(VethMedium::new().map_err(PyOSError::new_err)?))
         } else {
             AnyMedium::Memory(MemoryMedium::default())
         };
@@ -476,7 +476,7 @@ impl PyFabric {
             AnyMedium::Memory(m) => fabric.run(m, until, budget_events),
             AnyMedium::Veth(m) => {
                 m.set_deadline(Instant::now() + Duration::from_millis(budget_ms));
-                fabric.run(m, until, budget_events)
+                fabric.run(m.as_mut(), until, budget_events)
             }
         });
         match stop {
@@ -715,7 +715,10 @@ impl PyFabric {
         let frame = Frame::new(frame);
         match &mut self.medium {
             AnyMedium::Memory(m) => self.fabric.packet_out(m, node, in_port, &actions, frame),
-            AnyMedium::Veth(m) => self.fabric.packet_out(m, node, in_port, &actions, frame),
+            AnyMedium::Veth(m) => {
+                self.fabric
+                    .packet_out(m.as_mut(), node, in_port, &actions, frame)
+            }
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-"""Removing what a killed run left behind. Namespaces and links go with their processes; only those and unfinished folders are left."""
+"""Removing what a killed run left behind. Namespaces and links go with their processes; those and unfinished folders are left."""
 
 import os
 import re

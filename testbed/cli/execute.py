@@ -104,7 +104,7 @@ def _run(plan: Plan, options: Options, folder: RunFolder, talk: _Talk) -> int:
     built = BuiltFabric(plan, live=options.engine is Engine.EMULATE)
     for link in plan.captures:
         node, port = built.locate(link.a)
-        names = tuple(f"{ref.node}-eth{ref.port}" for ref in (link.a, link.b))
+        names = (f"{link.a.node}-eth{link.a.port}", f"{link.b.node}-eth{link.b.port}")
         built.dataplane.capture(node, port, folder.path / "captures" / f"{link.name}.pcapng", names)
     folder.write_text("scenario.yaml", dump(scenario))
     interrupts = Interrupts()
@@ -131,7 +131,12 @@ def _progress(talk: _Talk, total: int) -> Iterator[Any]:
     """A progress bar on a terminal; elsewhere a line every few seconds."""
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("running", total=total or None, text="setting up")
 
@@ -181,9 +186,7 @@ def _finish(built: BuiltFabric, outcome: RunOutcome, options: Options, folder: R
 def _tell(summary: dict[str, Any], tables: Tables, talk: _Talk) -> None:
     """The run in a few lines."""
     flows, switches, nics = summary["flows"], summary["switches"], summary["nics"]
-    talk.say(
-        f"{summary['engine']}: {summary['fabric_time_ns'] / 1000:.1f} us of fabric time in {summary['wall_time_s']:.2f} s"
-    )
+    talk.say(f"{summary['engine']}: {summary['fabric_time_ns'] / 1000:.1f} us of fabric time in {summary['wall_time_s']:.2f} s")
     talk.say(
         f"messages: {flows['completed']} of {flows['started']} completed, {flows['failed']} failed, "
         f"goodput {flows['goodput_bps'] / 1e9:.1f} Gb/s"

@@ -170,4 +170,3 @@ def main(arguments: list[str] | None = None) -> Any:
 
 if __name__ == "__main__":
     sys.exit(main())
-

@@ -54,8 +54,7 @@ class FabricCLI(CLI):
                     quiet = False
                     stopped_us = c["paused_ps"][priority] / 1e6
                     output(
-                        f"{label} to {peer}, priority {priority}: sent {sent}, received {got}, "
-                        f"stopped for {stopped_us:.1f} us\n"
+                        f"{label} to {peer}, priority {priority}: sent {sent}, received {got}, stopped for {stopped_us:.1f} us\n"
                     )
         if quiet:
             output("nobody has paused anybody\n")

@@ -19,10 +19,10 @@ from mininet.net import Mininet
 from testbed.control import ControlError, PortChange
 from testbed.emulation.network import Address
 from testbed.emulation.nodes import DEFAULT_PREFIX_LENGTH, FabricLink, FabricSwitch, RdmaHost
-from testbed.processes import die_with_parent, mark_environment
 from testbed.emulation.runtime import LiveRuntime, PlannedPlaces
 from testbed.engine import Interrupts
 from testbed.fabric import BuiltFabric, declared
+from testbed.processes import die_with_parent, mark_environment
 from testbed.topology import Topology
 from testbed.units import Duration
 
@@ -132,7 +132,7 @@ class OpenFlowControl:
         if not realtime:
             for agent in agents.values():
                 agent.staged = []
-        for node, port, _up in changes:
+        for node, _, _ in changes:
             agents[node].unconfirmed.clear()
         for node, port, _up in changes:
             agents[node].port_changed(port)
@@ -189,9 +189,7 @@ class LiveFabric:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def _build_network(self) -> None:
@@ -200,14 +198,10 @@ class LiveFabric:
         self.net = Mininet(topo=None, build=False, controller=None, autoSetMacs=False)
         nodes: dict[str, Any] = {}
         for host in topology.hosts:
-            addresses = tuple(
-                Address(f"eth{nic.index}", nic.ip, DEFAULT_PREFIX_LENGTH) for nic in topology.nics_of(host.name)
-            )
+            addresses = tuple(Address(f"eth{nic.index}", nic.ip, DEFAULT_PREFIX_LENGTH) for nic in topology.nics_of(host.name))
             nodes[host.name] = self.net.addHost(host.name, cls=RdmaHost, addresses=addresses, ip=None)
         for number, switch in enumerate(topology.switches, 1):
-            nodes[switch.name] = self.net.addSwitch(
-                switch.name, cls=FabricSwitch, dpid=f"{number:016x}", runtime=self.runtime
-            )
+            nodes[switch.name] = self.net.addSwitch(switch.name, cls=FabricSwitch, dpid=f"{number:016x}", runtime=self.runtime)
         macs = {nic.ref: nic.mac for nic in topology.nics}
         for link in topology.links:
             ends = (link.a, link.b)
@@ -228,9 +222,7 @@ class LiveFabric:
         for switch in topology.switches:
             nodes[switch.name].start([address])
         self.net.built = True
-        self.report(
-            f"{len(topology.hosts)} hosts, {len(topology.switches)} switches and {len(topology.links)} links are up"
-        )
+        self.report(f"{len(topology.hosts)} hosts, {len(topology.switches)} switches and {len(topology.links)} links are up")
 
     def close(self) -> None:
         """Takes everything down."""

@@ -1,16 +1,13 @@
 """Mininet classes: ordinary nodes and links that a Mininet script of one's own can use too.
 
-    from mininet.net import Mininet
-    from mininet.node import RemoteController
-    from testbed.emulation import FabricLink, FabricSwitch, RdmaHost
+from mininet.net import Mininet
+from mininet.node import RemoteController
+from testbed.emulation import FabricLink, FabricSwitch, RdmaHost
 
-    net = Mininet(topo, host=RdmaHost, switch=FabricSwitch, link=FabricLink,
-                  controller=lambda name: RemoteController(name, ip="127.0.0.1", port=6653))
+net = Mininet(topo, host=RdmaHost, switch=FabricSwitch, link=FabricLink,
+              controller=lambda name: RemoteController(name, ip="127.0.0.1", port=6653))
 """
 
-import ctypes
-import os
-import signal
 import socket
 from typing import Any, ClassVar
 

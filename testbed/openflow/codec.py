@@ -220,7 +220,8 @@ def read_flow_mod(buf: bytes) -> FlowMod:
     fields, match_bytes, length = _match(buf, at)
     at += length
     actions, goto = _instructions(buf, at, len(buf))
-    return FlowMod(*fixed, fields, actions, goto, match_bytes, bytes(buf[at:]))
+    tail: tuple[Any, ...] = (fields, actions, goto, match_bytes, bytes(buf[at:]))
+    return FlowMod(*fixed, *tail)
 
 
 def read_group_mod(buf: bytes) -> GroupMod:
@@ -301,9 +302,7 @@ def port(number: int, mac: bytes, name: str, up: bool, rate_bps: int) -> bytes:
     state = 0 if up else ofp.OFPPS_LINK_DOWN
     speed_kbps = min(rate_bps // 1000, 0xFFFFFFFF)
     text = name.encode()[: ofp.OFP_MAX_PORT_NAME_LEN - 1]
-    return struct.pack(
-        ofp.OFP_PORT_PACK_STR, number, mac, text, 0, state, ofp.OFPPF_OTHER, 0, 0, 0, speed_kbps, speed_kbps
-    )
+    return struct.pack(ofp.OFP_PORT_PACK_STR, number, mac, text, 0, state, ofp.OFPPF_OTHER, 0, 0, 0, speed_kbps, speed_kbps)
 
 
 def port_status(xid: int, description: bytes) -> bytes:
@@ -338,9 +337,7 @@ def multipart(xid: int, kind: int, records: list[bytes]) -> list[bytes]:
     return replies
 
 
-def flow_stats(
-    table: int, seconds: float, flow: FlowMod, packets: int, octets: int
-) -> bytes:
+def flow_stats(table: int, seconds: float, flow: FlowMod, packets: int, octets: int) -> bytes:
     """One flow of a flow statistics reply (section 7.3.5.2)."""
     length = ofp.OFP_FLOW_STATS_0_SIZE + len(flow.match_bytes) + len(flow.instruction_bytes)
     head = struct.pack(

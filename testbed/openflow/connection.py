@@ -18,9 +18,7 @@ _HANDLED_AT_ONCE = 512
 class Connection:
     """Call `poll` often; it connects, reads, hands whole messages to `handle`, and sends what that returns."""
 
-    def __init__(
-        self, host: str, port: int, greeting: Callable[[], bytes], handle: Callable[[bytes], list[bytes]]
-    ) -> None:
+    def __init__(self, host: str, port: int, greeting: Callable[[], bytes], handle: Callable[[bytes], list[bytes]]) -> None:
         self.address = (host, port)
         self.connected = False
         self._greeting = greeting

@@ -55,9 +55,6 @@ def _groups(table: pa.Table, keys: list[str]) -> dict[tuple[Any, ...], Array]:
     return {key: np.array(rows) for key, rows in found.items()}
 
 
-
-
-
 def _stepped(times: Array, values: Array, interval: float) -> tuple[Array, Array]:
     """A series whose missing rows mean zero: zeros are put in where a gap begins and ends."""
     out_t: list[float] = []
@@ -175,8 +172,7 @@ def draw_all(folder: Path, tables: Tables, *, interval_ns: float, title: str, in
     """Draws every figure into `folder` and returns the files. An INVALID run says so across each figure."""
     flows = tables.flows
     names = {
-        (src, qp): f"{src} to {dst}"
-        for src, dst, qp in zip(*(flows[c].to_pylist() for c in ("src", "dst", "qp")), strict=True)
+        (src, qp): f"{src} to {dst}" for src, dst, qp in zip(*(flows[c].to_pylist() for c in ("src", "dst", "qp")), strict=True)
     }
     makers: dict[str, Callable[[], Figure]] = {
         "queues": lambda: _queues(tables, interval_ns),
@@ -205,9 +201,7 @@ def draw_topology(topology: Topology, path: Path) -> None:
         tiers.setdefault(switch.tier, []).append(switch.name)
     widest = max(map(len, tiers.values()))
     figure, axes = plt.subplots(figsize=(min(4 + widest * 0.35, 40), 2 + 1.3 * len(tiers)), layout="constrained")
-    place = {
-        name: ((i + 0.5) * widest / len(names), tier) for tier, names in tiers.items() for i, name in enumerate(names)
-    }
+    place = {name: ((i + 0.5) * widest / len(names), tier) for tier, names in tiers.items() for i, name in enumerate(names)}
     for link in topology.links:
         (xa, ya), (xb, yb) = place[link.a.node], place[link.b.node]
         axes.plot([xa, xb], [ya, yb], c="0.7", lw=0.6, zorder=1)

@@ -1,6 +1,7 @@
 """How long a message takes on an idle fabric: the yardstick of its slowdown."""
 
-from functools import lru_cache
+import itertools
+from functools import cached_property, lru_cache
 
 import networkx as nx
 
@@ -35,18 +36,13 @@ class IdealFct:
     def _find_path(self, src: Nic, dst: Nic) -> tuple[Link, ...]:
         topology = self.plan.topology
         first, last = topology.link_at[src.ref], topology.link_at[dst.ref]
-        names = nx.shortest_path(
-            self._switches, topology.peer(src.ref).node, topology.peer(dst.ref).node
-        )
-        between = (
-            next(iter(self._switches.get_edge_data(a, b).values()))["link"]
-            for a, b in zip(names, names[1:], strict=False)
-        )
+        names = nx.shortest_path(self._switches, topology.peer(src.ref).node, topology.peer(dst.ref).node)
+        between = (next(iter(self._switches.get_edge_data(a, b).values()))["link"] for a, b in itertools.pairwise(names))
         return (first, *between, last)
 
-    @property
+    @cached_property
     def _switches(self) -> nx.MultiGraph:
-        return self.plan.topology.graph.subgraph(self.plan.topology.switch_names)
+        return self.plan.topology.graph.subgraph(self.plan.topology.switch_names).copy()
 
     def ns(self, src: Nic, dst: Nic, size_bytes: int) -> int:
         """Ideal completion time in nanoseconds, rounded down."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-
 from testbed.results.tables import Tables
 
 
@@ -57,8 +56,5 @@ def _sentence(number: int, pause: Pause) -> str:
     times = "" if len(pause.spans) == 1 else f" in {len(pause.spans)} turns"
     start_us = pause.first_ns / 1000
     return (
-        f"{number:3d}. {start_us:10.3f} us  {pause.by} {verb} {pause.whom} "
-        f"(priority {pause.priority}), {total_us:.1f} us{times}"
+        f"{number:3d}. {start_us:10.3f} us  {pause.by} {verb} {pause.whom} (priority {pause.priority}), {total_us:.1f} us{times}"
     )
-
-

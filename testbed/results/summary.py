@@ -53,9 +53,7 @@ def _flows(flows: pa.Table) -> dict[str, Any]:
 
 def _paused_ns(built: BuiltFabric, nodes: Iterable[tuple[int, int]]) -> int:
     dataplane = built.dataplane
-    return sum(
-        sum(dataplane.port_counters(node, port)["paused_ps"]) for node, ports in nodes for port in range(ports)
-    ) // 1000
+    return sum(sum(dataplane.port_counters(node, port)["paused_ps"]) for node, ports in nodes for port in range(ports)) // 1000
 
 
 def _switches(built: BuiltFabric) -> dict[str, Any]:

@@ -205,9 +205,7 @@ def _problems(error: ValidationError, source: Source) -> list[Problem]:
     found: dict[tuple[Location, str], Problem] = {}
     for item in error.errors():
         # Pydantic puts the branch of a union into the path; a file has no such key.
-        path = tuple(
-            key for key in item["loc"] if not (isinstance(key, str) and (_TAGS.match(key) or _UNION_BRANCH.match(key)))
-        )
+        path = tuple(key for key in item["loc"] if not (isinstance(key, str) and (_TAGS.match(key) or _UNION_BRANCH.match(key))))
         message = _explain(item)
         found.setdefault((path, message), source.problem(path, message))
     return list(found.values())
@@ -242,8 +240,7 @@ def _plain(data: Any) -> Any:
 def dump(scenario: Scenario) -> str:
     """The scenario as YAML, every default filled in and every unit explicit."""
     out = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
+    yaml = YAML(typ="rt")
     yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
     yaml.dump(scenario.model_dump(mode="json", exclude_none=True), out)
     return out.getvalue()

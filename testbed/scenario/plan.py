@@ -117,14 +117,17 @@ class _Planner:
         self._check_buffer()
         flows = [flow for i in range(len(self.scenario.traffic)) for flow in self._flows(i)]
         storms, link_faults = self._faults()
-        captures = [
-            link for i, name in enumerate(self.scenario.captures) if (link := self._link(("captures", i), name))
-        ]
+        captures = [link for i, name in enumerate(self.scenario.captures) if (link := self._link(("captures", i), name))]
         self._check_expectations()
         if self.problems:
             raise ScenarioError(self.problems)
         return Plan(
-            self.scenario, self.topology, tuple(flows), tuple(storms), tuple(link_faults), tuple(dict.fromkeys(captures))
+            self.scenario,
+            self.topology,
+            tuple(flows),
+            tuple(storms),
+            tuple(link_faults),
+            tuple(dict.fromkeys(captures)),
         )
 
     def _check_size(self) -> None:
@@ -209,8 +212,7 @@ class _Planner:
             wanted = [(self._nic((*path, "senders", i), s), receiver) for i, s in enumerate(section.senders)]
         elif isinstance(section, Pairwise):
             wanted = [
-                (self._nic((*path, "pairs", i), a), self._nic((*path, "pairs", i), b))
-                for i, (a, b) in enumerate(section.pairs)
+                (self._nic((*path, "pairs", i), a), self._nic((*path, "pairs", i), b)) for i, (a, b) in enumerate(section.pairs)
             ]
         else:
             wanted = list(self._permutation(section, path))

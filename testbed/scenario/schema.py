@@ -227,5 +227,3 @@ class Scenario(Section):
     run: RunSection = RunSection()
     captures: tuple[str, ...] = ()
     expect: tuple[Expectation, ...] = ()
-
-

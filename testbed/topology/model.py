@@ -98,9 +98,7 @@ class Topology:
             raise ValueError("two nodes have one name")
         total = sum(h.nics for h in self.hosts) + len(self.switches)
         if total > LID_UNICAST_MAX:
-            raise AddressPlanError(
-                f"{total} NICs and switches, but the address plan has {LID_UNICAST_MAX} unicast LIDs"
-            )
+            raise AddressPlanError(f"{total} NICs and switches, but the address plan has {LID_UNICAST_MAX} unicast LIDs")
         ends = [end for link in self.links for end in (link.a, link.b)]
         if len(set(ends)) != len(ends):
             raise ValueError("two links share a port")

@@ -677,10 +677,7 @@ impl Tables {
         let mut verdict = Verdict::default();
         let mut table = 0;
         let mut matched = false;
-        loop {
-            let Some(flow) = self.tables[usize::from(table)].lookup(&key) else {
-                break;
-            };
+        while let Some(flow) = self.tables[usize::from(table)].lookup(&key) {
             matched = true;
             flow.packets += 1;
             flow.bytes += frame.len() as u64;
@@ -768,7 +765,7 @@ impl Tables {
 /// The bucket whose share of the weights holds `hash`.
 fn choose(buckets: &[Bucket], hash: u64) -> Option<usize> {
     let total: u64 = buckets.iter().map(|b| u64::from(b.weight)).sum();
-    let mut point = (u128::from(hash) * u128::from(total) >> 64) as u64;
+    let mut point = ((u128::from(hash) * u128::from(total)) >> 64) as u64;
     buckets.iter().position(|b| {
         let weight = u64::from(b.weight);
         let here = point < weight;

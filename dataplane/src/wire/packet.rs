@@ -15,7 +15,7 @@ pub enum Network {
 
 /// What an Ethernet frame carries, as far as it is understood here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs, clippy::large_enum_variant)]
 pub enum Payload<'a> {
     /// RoCEv2: IP, UDP to port 4791, the InfiniBand transport.
     Roce {
