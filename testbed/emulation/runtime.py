@@ -11,11 +11,11 @@ from testbed._dataplane import Fabric
 from testbed.emulation.network import namespace_path
 from testbed.fabric import BuiltFabric, mac_bytes, switch_spec
 from testbed.openflow.agent import Agent, PortInfo
-from testbed.scenario.plan import MTU_OVERHEAD_BYTES
+from testbed.scenario.plan import MTU_OVERHEAD_BYTES, headroom_bytes
 from testbed.scenario.profiles import ecn_profile
 from testbed.scenario.schema import SwitchSection
 from testbed.topology import PortRef
-from testbed.units import BitRate
+from testbed.units import BitRate, Duration
 
 IDLE_MS = 2
 """How long the dataplane may wait for frames before the agents are served again."""
@@ -203,7 +203,7 @@ class _GrowingPlaces:
             link = intfs[number].link if number in intfs else None
             rate = getattr(link, "rate", _IDLE_RATE)
             delay = getattr(link, "delay", None)
-            headroom = 3 * rate.bps * (delay.ps if delay else 0) // (8 * 10**12) + 2 * (4096 + MTU_OVERHEAD_BYTES)
+            headroom = headroom_bytes(rate, delay or Duration(0), 4096 + MTU_OVERHEAD_BYTES)
             profile = ecn_profile(self._section.ecn, rate)
             ecn = dict.fromkeys(self._section.lossless, profile) if profile else {}
             dataplane.add_port(node, rate.bps, headroom, ecn)

@@ -23,6 +23,10 @@ MTU_OVERHEAD_BYTES = 14 + 4 + 20 + 8 + 12 + 16 + 4
 """Headers around a full RDMA WRITE payload: Ethernet, tag, IPv4, UDP, BTH, RETH, ICRC."""
 
 
+WIRE_OVERHEAD_BYTES, PAUSE_WIRE_BYTES = 24, 84
+"""What a frame takes on the medium beside its bytes, and what a pause frame takes in all (IEEE 802.3 clause 4.4.2)."""
+
+
 @dataclass(frozen=True)
 class Flow:
     """A queue pair's messages: who sends to whom, how much, from when."""
@@ -58,12 +62,22 @@ class Plan:
         return sum(1 << p for p in set(switch.lossless)) if switch.pfc.enabled else 0
 
     def headroom_bytes(self, link: Link) -> int:
-        """Headroom of a lossless priority at a port of this link: 3 x rate x delay as in HPCC's switches, and two frames
-        of the MTU, one in transmission at either end when the pause frame comes (IEEE 802.1Qbb annex O)."""
+        """Headroom of a lossless priority at a port of this link: what may still arrive once XOFF is called for.
+
+        After IEEE 802.1Qbb annex O and SONiC's buffer calculation: the cable both ways (2 x rate x delay), the frame that reached the
+        threshold, the one in our transmitter that the pause frame waits for, the one in the peer's that it cannot stop, and
+        pause frames of the eight priorities. NICs and switches here respond to a pause frame at once.
+        """
         configured = self.scenario.switch.pfc.headroom
         if configured != "auto":
             return configured.bytes
-        return 3 * link.rate.bps * link.delay.ps // (8 * 10**12) + 2 * self.frame_bytes
+        return headroom_bytes(link.rate, link.delay, self.frame_bytes)
+
+
+def headroom_bytes(rate: BitRate, delay: Duration, frame_bytes: int) -> int:
+    """The sum described at `Plan.headroom_bytes`."""
+    on_the_cable = 2 * rate.bps * delay.ps // (8 * 10**12)
+    return on_the_cable + 3 * (frame_bytes + WIRE_OVERHEAD_BYTES) + 8 * PAUSE_WIRE_BYTES
 
 
 def build_topology(scenario: Scenario) -> Topology:

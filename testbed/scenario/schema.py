@@ -78,7 +78,7 @@ class Pfc(Section):
     xoff: Size | None = None  # static threshold instead of alpha
     xon_offset: Size = Size.parse("3KB")  # resume so far below the threshold
     reserved: Size = Size.parse("4KB")  # of each lossless ingress priority
-    headroom: Size | Literal["auto"] = "auto"  # auto: 3 x rate x delay (HPCC) and two frames of the MTU
+    headroom: Size | Literal["auto"] = "auto"  # auto: from rate, delay and MTU (docs/scenario.md)
     quanta: Annotated[int, Field(ge=1, le=65535)] = 65535  # of each XOFF
 
 
