@@ -830,7 +830,8 @@ impl Fabric {
         self.settle();
     }
 
-    fn settle(&mut self) {
+    /// Brings every pause counter up to now.
+    pub fn settle(&mut self) {
         let now = self.now;
         for slot in &mut self.slots {
             match &mut slot.node {

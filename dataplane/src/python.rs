@@ -414,7 +414,11 @@ impl PyFabric {
         let id = self.fabric.port_id(node, port);
         let socket = PacketSocket::open(namespace.as_deref(), interface)
             .map_err(|e| PyOSError::new_err(format!("packet socket on {interface}: {e}")))?;
-        self.veth()?.attach(id, socket).map_err(PyOSError::new_err)
+        let is_host = matches!(self.fabric.node(node), Some(Node::Nic(_)));
+        let medium = self.veth()?;
+        medium
+            .attach(id, socket, is_host)
+            .map_err(PyOSError::new_err)
     }
 
     fn detach(&mut self, node: u32, port: u16) -> PyResult<()> {
@@ -756,12 +760,13 @@ impl PyFabric {
 
     /// Counters of a port by priority, summed where OpenFlow wants them summed.
     fn port_counters<'py>(
-        &self,
+        &mut self,
         py: Python<'py>,
         node: u32,
         port: u16,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.check_port(node, port)?;
+        self.fabric.settle();
         let dict = PyDict::new(py);
         let Some(n) = self.fabric.node(node) else {
             return Ok(dict);

@@ -45,6 +45,10 @@ struct VethPort {
     expected: VecDeque<Expected>,
     /// Frames of ours read back, in the order expected; `None` stands for a lost one.
     ready: VecDeque<Option<Frame>>,
+    /// Whether a host's own stack listens here: it has no fabric clock, so on a paced fabric it must not see a frame early.
+    is_host: bool,
+    /// Frames for here, with the port to send them from, that are sent when they are due.
+    held: VecDeque<(PortId, Frame)>,
 }
 
 /// How well a live run kept its promises.
@@ -108,13 +112,15 @@ impl VethMedium {
         })
     }
 
-    /// Gives a port its socket.
+    /// Gives a port its socket; `is_host` says that a host's own stack shares the interface.
     ///
     /// # Errors
     /// I/O errors.
-    pub fn attach(&mut self, port: PortId, socket: PacketSocket) -> io::Result<()> {
+    pub fn attach(&mut self, port: PortId, socket: PacketSocket, is_host: bool) -> io::Result<()> {
         self.poller.add(&socket, port as u64)?;
-        self.port(port).socket = Some(socket);
+        let port = self.port(port);
+        port.socket = Some(socket);
+        port.is_host = is_host;
         Ok(())
     }
 
@@ -217,8 +223,16 @@ impl VethMedium {
                 fidelity.foreign_not_taken += 1;
             }
         });
-        self.outstanding -= ours;
+        self.outstanding = self.outstanding.saturating_sub(ours);
         received.unwrap_or(0)
+    }
+
+    fn push_pending(&mut self, from: PortId, frame: Frame) {
+        let port = self.port(from);
+        port.pending.push(frame);
+        if port.pending.len() == 1 {
+            self.dirty.push(from);
+        }
     }
 
     fn send_pending(&mut self, port_id: PortId) {
@@ -271,14 +285,16 @@ impl Medium for VethMedium {
                 length: frame.len(),
                 hash: hash(frame.bytes()),
             };
-            self.port(to).expected.push_back(expected);
+            let paced = self.slowdown.is_some();
+            let port = self.port(to);
+            port.expected.push_back(expected);
+            if port.is_host && paced {
+                port.held.push_back((from, frame));
+                return;
+            }
             self.outstanding += 1;
         }
-        let port = self.port(from);
-        port.pending.push(frame);
-        if port.pending.len() == 1 {
-            self.dirty.push(from);
-        }
+        self.push_pending(from, frame);
         if self.port(from).pending.len() >= BATCH {
             self.flush();
         }
@@ -287,6 +303,10 @@ impl Medium for VethMedium {
     fn collect(&mut self, port: PortId) -> Option<Frame> {
         if let Some(frame) = self.port(port).ready.pop_front() {
             return frame;
+        }
+        if let Some((from, frame)) = self.port(port).held.pop_front() {
+            self.outstanding += 1;
+            self.push_pending(from, frame);
         }
         self.flush();
         for _ in 0..LOSS_WAITS {
@@ -301,7 +321,7 @@ impl Medium for VethMedium {
             }
         }
         if self.ports[port].expected.pop_front().is_some() {
-            self.outstanding -= 1;
+            self.outstanding = self.outstanding.saturating_sub(1);
             self.fidelity.lost_frames += 1;
         }
         None
