@@ -66,8 +66,7 @@ def plan_of(scenario: Callable[..., Path]) -> Callable[..., Plan]:
     """A plan of a scenario's text, or of a demo's name, with overrides."""
 
     def make(text: str, *overrides: str, seed: int | None = None) -> Plan:
-        demo = EXPERIMENTS / f"{text}.yaml"
-        path = demo if demo.is_file() else scenario(text)
+        path = scenario(text) if "\n" in text else EXPERIMENTS / f"{text}.yaml"
         return make_plan(*load(path, overrides, seed))
 
     return make

@@ -715,7 +715,13 @@ impl PyFabric {
         frame: Vec<u8>,
     ) -> PyResult<()> {
         let actions = build_actions(&actions)?;
-        self.switch(node)?;
+        self.switch(node)?
+            .tables
+            .check_actions(&actions)
+            .map_err(refuse)?;
+        if let Some(port) = in_port {
+            self.check_port(node, port)?;
+        }
         let frame = Frame::new(frame);
         match &mut self.medium {
             AnyMedium::Memory(m) => self.fabric.packet_out(m, node, in_port, &actions, frame),

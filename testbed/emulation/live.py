@@ -17,7 +17,7 @@ from mininet.log import setLogLevel
 from mininet.net import Mininet
 
 from testbed.control import ControlError, PortChange
-from testbed.emulation.network import Address
+from testbed.emulation.network import Address, check_namespaces
 from testbed.emulation.nodes import DEFAULT_PREFIX_LENGTH, FabricLink, FabricSwitch, RdmaHost
 from testbed.emulation.runtime import LiveRuntime, PlannedPlaces
 from testbed.engine import Interrupts
@@ -178,6 +178,7 @@ class LiveFabric:
         self.controller: ControllerProcess | None = None
 
     def __enter__(self) -> Self:
+        check_namespaces()
         mark_environment()
         setLogLevel("warning")
         try:

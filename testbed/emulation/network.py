@@ -4,6 +4,7 @@ import ctypes
 import os
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +22,20 @@ _SO_ATTACH_FILTER = 26
 _BPF_RET = 0x06
 
 T = TypeVar("T")
+
+
+def check_namespaces() -> None:
+    """Makes a network namespace as Mininet does, and drops it: Mininet itself would wait for ever for a shell that cannot start.
+
+    Raises:
+        OSError: it cannot be done here; the message says why.
+    """
+    try:
+        done = subprocess.run(["mnexec", "-n", "true"], capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError:
+        raise OSError("mnexec is not installed: sudo apt-get install mininet") from None
+    if done.returncode != 0:
+        raise OSError(f"mnexec cannot make a network namespace here: {done.stderr.strip()}")
 
 
 def namespace_path(pid: int) -> str:

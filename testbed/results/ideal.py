@@ -24,9 +24,9 @@ def frame_ps(rate_bps: int, frame_bytes: int) -> int:
 class IdealFct:
     """Ideal flow completion times of a plan: from posting to the acknowledgement, on a shortest path, store-and-forward.
 
-    With F_i the time of a full packet on link i, l_i that of the last one, n packets: the last arrives after
-    sum(F_i) + (n - 2) max(F_i) + l, plus the delays, for n >= 2, and sum(l_i) plus the delays for n = 1; the
-    acknowledgement adds its own way back. Exact where all links of the path have one rate.
+    With A_i the time of the first packet on link i (it has an RETH), F_i that of a full one behind it, l_i that of the last one,
+    n packets: the last arrives after sum(A_i) + (n - 2) max(F_i) + max(l_i), plus the delays, for n >= 2, and after sum(l_i) plus
+    the delays for n = 1; the acknowledgement adds its own way back. Exact where all links of the path have one rate.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -60,8 +60,7 @@ class IdealFct:
         if packets == 1:
             data = sum(last_times)
         else:
-            # The first packet's RETH makes it the longest, and what comes behind it waits for it on the first link only.
-            full = times(_HEADERS_BYTES + mtu)
-            data = sum(full) + (packets - 2) * max(full) + max(last_times)
+            first = times(_HEADERS_BYTES + _RETH_BYTES + mtu)
+            data = sum(first) + (packets - 2) * max(times(_HEADERS_BYTES + mtu)) + max(last_times)
         acknowledgement = sum(times(_HEADERS_BYTES + _AETH_BYTES))
         return (data + acknowledgement + 2 * delays) // 1000

@@ -467,7 +467,11 @@ impl Tables {
         self.ports = ports;
     }
 
-    fn check_actions(&self, actions: &[Action]) -> Result<(), TableError> {
+    /// Whether everything that actions refer to is there.
+    ///
+    /// # Errors
+    /// [`TableError::BadOutPort`] or [`TableError::BadOutGroup`].
+    pub fn check_actions(&self, actions: &[Action]) -> Result<(), TableError> {
         for action in actions {
             match *action {
                 Action::Output(Output::Port(port)) if port >= self.ports => {

@@ -1,0 +1,218 @@
+"""The simulate engine: what the demos must show, determinism, closed forms, size."""
+
+import filecmp
+import itertools
+
+import pytest
+
+from testbed.results.ideal import frame_ps
+from testbed.results.pauses import pause_order
+
+TWO_HOSTS = """\
+name: two
+topology: {kind: leaf-spine, spines: 1, leaves: 2, hosts_per_leaf: 1, host_rate: 100Gbps, fabric_rate: 100Gbps, delay: 1us}
+traffic:
+  - {pattern: pairwise, pairs: [[h1, h2]], size: SIZE}
+"""
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000, 4096, 4097, 8192, 100_000, 1_000_000, 1_002_003])
+def test_a_lone_message_takes_exactly_the_ideal_time(simulated, size):
+    """Closed form of store-and-forward over four links of one rate, for any number of packets."""
+    run = simulated(TWO_HOSTS.replace("SIZE", f"{size}B"))
+    (row,) = run.tables.flows.to_pylist()
+    assert row["status"] == "success"
+    assert row["fct_ns"] == row["ideal_fct_ns"]
+
+
+def test_the_ideal_time_by_hand(simulated):
+    """One packet of 1,000 bytes: four hops of 1,000 + 74 + 24 bytes and four of 62 + 24, at 80 ps a byte, and eight delays."""
+    run = simulated(TWO_HOSTS.replace("SIZE", "1000B"))
+    (row,) = run.tables.flows.to_pylist()
+    assert row["fct_ns"] == (4 * (1000 + 14 + 20 + 8 + 12 + 16 + 4 + 24) * 80 + 4 * (62 + 24) * 80 + 8 * 10**6) // 1000
+    assert frame_ps(100 * 10**9, 10) == 84 * 80
+
+
+def test_incast_with_pfc_and_dcqcn(simulated):
+    run = simulated("incast")
+    s = run.summary
+    assert s["switches"]["drops_total"] == 0
+    assert s["switches"]["ecn_marked"] > 0
+    assert s["nics"]["cnp_sent"] == s["nics"]["cnp_received"] > 0
+    assert s["switches"]["pfc_xoff_sent"] == s["switches"]["pfc_xon_sent"] > 0
+    assert s["flows"]["completed"] == s["flows"]["started"] == 16
+    assert s["conservation"]["balanced"]
+    assert s["conservation"]["in_flight_bytes"] == 0
+    assert s["valid"]
+    marked = sum(run.tables.flows["ecn_marked_packets"].to_pylist())
+    assert 0 < marked <= s["switches"]["ecn_marked"]
+
+
+def test_incast_without_pfc_drops_and_repairs(simulated):
+    s = simulated("incast", "switch.pfc.enabled=false").summary
+    assert s["switches"]["drops"]["buffer"] > 0
+    assert s["switches"]["pfc_xoff_sent"] == 0
+    assert s["nics"]["retransmitted_packets"] > 0
+    assert s["nics"]["naks"] > 0
+    assert s["flows"]["completed"] == 16
+    assert s["conservation"]["balanced"]
+
+
+def test_incast_without_dcqcn_pauses_more(simulated):
+    def paused(summary):
+        return summary["switches"]["pfc_paused_ns"] + summary["nics"]["pfc_paused_ns"]
+
+    s = simulated("incast", "nic.dcqcn.enabled=false").summary
+    assert s["switches"]["drops_total"] == 0
+    assert s["nics"]["cnp_sent"] == 0
+    assert s["flows"]["completed"] == 16
+    assert paused(s) > paused(simulated("incast").summary)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_a_storm_spreads_as_the_topology_says(simulated, seed):
+    """The pauses start at the broken NIC and go upstream, each node after one that it sends to."""
+    run = simulated("pfc-storm", seed=seed)
+    order = pause_order(run.tables)
+    assert (order[0].by, order[0].whom) == ("h16", "leaf4")
+    stopped = {order[0].whom}
+    for pause in order[1:]:
+        assert pause.by in stopped, "a switch pauses only when something it sends to has paused it"
+        stopped.add(pause.whom)
+    assert {"leaf1", "h1", "h2"} <= stopped
+    assert stopped & {"spine1", "spine2"}, "how many of the spines depends on the hash"
+    assert {"leaf2", "leaf3", "h6", "h9"} & stopped == set()
+    labels = run.summary["flows"]["labels"]
+    quiet = simulated("pfc-storm", "faults.0.enabled=false", seed=seed).summary
+    assert labels["victim"]["goodput_bps"] < quiet["flows"]["labels"]["victim"]["goodput_bps"] / 2
+    assert labels["bystander"] == quiet["flows"]["labels"]["bystander"]
+    assert quiet["switches"]["pfc_xoff_sent"] == 0
+
+
+def test_one_seed_one_result(cli, tmp_path):
+    for folder in ("a", "b"):
+        assert cli("demo", "incast", "--engine", "simulate", "--out", folder).code == 0
+    names = ["flows.parquet", "ports.parquet", "events.parquet", "rates.parquet", "scenario.yaml"]
+    names += [f"captures/{n}.pcapng" for n in ("h16-leaf4", "leaf4-spine1")] + [f"plots/{n}.png" for n in ("queues", "fct")]
+    for name in names:
+        assert filecmp.cmp(tmp_path / "a" / name, tmp_path / "b" / name, shallow=False), name
+    different = [
+        line
+        for line in zip(*((tmp_path / f / "summary.json").read_text().splitlines() for f in ("a", "b")), strict=True)
+        if line[0] != line[1]
+    ]
+    assert all('"wall_time_s"' in a for a, _ in different)
+
+
+def test_two_seeds_two_results(simulated):
+    one, two = (simulated("incast", seed=seed).tables for seed in (1, 2))
+    assert not one.flows.equals(two.flows)
+    assert not one.events.equals(two.events)
+
+
+FAILOVER = """\
+name: failover
+topology: {kind: fat-tree, k: 4, host_rate: 100Gbps, fabric_rate: 100Gbps}
+nic: {timeout: 8}
+traffic:
+  - {pattern: permutation, size: 1MB}
+  - {pattern: permutation, size: 1MB}
+faults:
+  - {kind: link-down, link: LINK, at: 30us}
+"""
+UPLINKS = ["agg1-1-core1", "edge2-1-agg2-1", "edge3-2-agg3-2", "agg4-2-core4"]
+
+
+@pytest.mark.parametrize("link", UPLINKS)
+def test_a_link_goes_down_and_every_message_completes(simulated, link):
+    run = simulated(FAILOVER.replace("LINK", link))
+    s = run.summary
+    assert s["flows"]["completed"] == 32
+    assert s["conservation"]["balanced"]
+    events = run.tables.events.to_pylist()
+    (down_ns,) = {e["time_ns"] for e in events if e["kind"] == "link_down"}
+    rerouted = {e["time_ns"] for e in events if e["kind"] == "reroute"}
+    assert down_ns == 30_000
+    assert rerouted == {80_000}, "the new routes are in force one reaction time later"
+    lost = [(e["detail"].split()[0], e["time_ns"]) for e in events if e["kind"] == "drop"]
+    assert {reason for reason, _ in lost} <= {"link_down", "no_route"}
+    assert all(30_000 <= t <= 80_000 for reason, t in lost if reason == "link_down"), "frames are lost until the routes change"
+    # A frame that was queued for a switch whose new route leads back to where it came from is dropped, as OpenFlow has it.
+    assert all(t > 80_000 for reason, t in lost if reason == "no_route")
+
+
+def test_a_link_comes_back(simulated):
+    text = FAILOVER.replace("LINK, at: 30us", "agg1-1-core1, at: 30us, up_at: 150us")
+    run = simulated(text)
+    assert run.summary["flows"]["completed"] == 32
+    rerouted = {e["time_ns"] for e in run.tables.events.to_pylist() if e["kind"] == "reroute"}
+    assert rerouted == {80_000, 200_000}
+    ports = run.tables.ports.to_pylist()
+    used = [r["time_ns"] for r in ports if r["node"] == "agg1-1" and r["peer"] == "core1" and r["tx_bytes"]]
+    assert not [t for t in used if 32_000 < t < 200_000]
+    assert [t for t in used if t > 200_000]
+
+
+def test_a_host_that_is_cut_off_fails_its_messages_and_says_so(simulated):
+    text = (
+        TWO_HOSTS.replace("SIZE", "1MB")
+        + "faults: [{kind: link-down, link: h2-leaf2, at: 5us}]\nnic: {timeout: 4, retry_count: 2}\n"
+    )
+    run = simulated(text)
+    (row,) = run.tables.flows.to_pylist()
+    assert row["status"] == "retry_exceeded"
+    retries = [e for e in run.tables.events.to_pylist() if e["kind"] == "retry"]
+    assert len(retries) == 3, "two retries, and the timeout that ends it"
+    # 4.096 us x 2^4 between them.
+    assert {b["time_ns"] - a["time_ns"] for a, b in itertools.pairwise(retries)} == {65_536}
+    assert run.summary["flows"]["failed"] == 1
+
+
+def test_the_limit_ends_a_run(simulated):
+    s = simulated(TWO_HOSTS.replace("SIZE", "10MB"), "run.limit=20us").summary
+    assert s["fabric_time_ns"] == 20_000
+    assert s["flows"]["completed"] == 0
+    assert s["conservation"]["balanced"]
+    assert s["conservation"]["in_flight_bytes"] > 0
+
+
+def test_realtime_reaction_needs_a_controller(cli, scenario):
+    path = scenario(TWO_HOSTS.replace("SIZE", "1KB"))
+    done = cli("run", path, "--engine", "simulate", "--set", "control.reaction=realtime")
+    assert done.code == 1
+    assert "use --engine emulate" in done.err
+
+
+def test_a_thousand_hosts(cli, scenario):
+    """k = 16: it loads, is shown, and runs a short permutation."""
+    assert "1024 hosts" in cli("topo", "show", "fat-tree", "--k", "16").out
+    path = scenario("name: big\ntopology: {kind: fat-tree, k: 16}\ntraffic: [{pattern: permutation, size: 16KB}]\n")
+    done = cli("run", path, "--engine", "simulate", "--json")
+    assert done.code == 0, done.err
+    assert done.json()["flows"]["completed"] == 1024
+    assert done.json()["conservation"]["balanced"]
+
+
+def test_series_balance_with_counters(simulated):
+    """What ports.parquet says of each port, summed over time, is what the counters say."""
+    run = simulated("incast")
+    dataplane, topology = run.built.dataplane, run.built.topology
+    sent: dict[tuple[str, str], int] = {}
+    for row in run.tables.ports.to_pylist():
+        key = (row["node"], row["port"])
+        sent[key] = sent.get(key, 0) + row["tx_bytes"]
+    for end in topology.link_at:
+        if end.node in topology.switch_names:
+            node, port = run.built.locate(end)
+            counters = dataplane.port_counters(node, port)
+            assert sent.get((end.node, f"eth{end.port}"), 0) == sum(counters["tx_bytes"])
+
+
+def test_pause_in_the_series_is_pause_in_the_summary(simulated):
+    run = simulated("pfc-storm")
+    interval_ns = run.plan.scenario.run.sample_interval.ns
+    names = run.built.topology.switch_names
+    rows = run.tables.ports.to_pylist()
+    last = max(r["time_ns"] for r in rows)
+    total = sum(r["paused"] * interval_ns for r in rows if r["node"] in names and r["time_ns"] != last)
+    assert total == pytest.approx(run.summary["switches"]["pfc_paused_ns"], rel=0.01)
