@@ -95,7 +95,7 @@ class Completed:
         return value
 
 
-def testbed_command() -> list[str]:
+def command_line() -> list[str]:
     return [sys.executable, "-m", "testbed"]
 
 
@@ -105,7 +105,7 @@ def cli(tmp_path: Path) -> Callable[..., Completed]:
 
     def run(*words: str | Path, stdin: str = "", timeout_s: float = 300) -> Completed:
         done = subprocess.run(
-            [*testbed_command(), *map(str, words)],
+            [*command_line(), *map(str, words)],
             cwd=tmp_path,
             input=stdin,
             capture_output=True,

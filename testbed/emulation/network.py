@@ -124,6 +124,19 @@ def bring_up(pid: int, names: Iterable[str]) -> None:
     in_namespace(pid, work)
 
 
+def mac_of(pid: int, name: str, wanted: str | None = None) -> str:
+    """The MAC address of an interface, after setting it to `wanted` if that is given."""
+
+    def work() -> str:
+        with IPRoute() as netlink:
+            (index,) = netlink.link_lookup(ifname=name)
+            if wanted:
+                netlink.link("set", index=index, address=wanted)
+            return str(netlink.get_links(index)[0].get_attr("IFLA_ADDRESS"))
+
+    return in_namespace(pid, work)
+
+
 @dataclass(frozen=True)
 class Address:
     """An IPv4 address of an interface."""

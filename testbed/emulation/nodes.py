@@ -41,10 +41,13 @@ class RdmaHost(_FabricNode, Host):
         self._sink: socket.socket | None = None
         super().__init__(name, inNamespace=True, **params)
 
-    def config(self, ip: str | None = None, **params: Any) -> dict[str, Any]:
+    def config(self, mac: str | None = None, ip: str | None = None, **params: Any) -> dict[str, Any]:
         """Brings the interfaces up; replaces Mininet's own, which runs several commands for each."""
         network.silence_ipv6(self.pid)
         names = [intf.name for intf in self.intfs.values()]
+        for i, intf in enumerate(self.intfs.values()):
+            if intf.mac is None or (mac and i == 0):
+                intf.mac = network.mac_of(self.pid, intf.name, mac if i == 0 else None)
         network.bring_up(self.pid, names)
         addresses = self.addresses
         if not addresses and ip and names:

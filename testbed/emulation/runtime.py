@@ -225,7 +225,7 @@ class _GrowingPlaces:
         if isinstance(other.node, FabricSwitch) and other.node.name in self._nodes:
             peer = (self._nodes[other.node.name], other.node.ports[other] - 1)
         elif isinstance(other.node, RdmaHost):
-            nic = dataplane.add_nic(list(mac_bytes(other.mac or "02:00:00:00:ff:ff")), None)
+            nic = dataplane.add_nic(list(mac_bytes(other.mac)), None)
             dataplane.add_port(nic, link.rate.bps)
             dataplane.attach(nic, 0, other.name, namespace_path(other.node.pid))
             peer = (nic, 0)
