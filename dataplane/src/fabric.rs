@@ -784,6 +784,10 @@ impl Fabric {
     }
 
     fn record_capture(&mut self, at: (u32, Port), now: Time, frame: &Frame) {
+        // The set-up's probes come before time zero.
+        if !self.started {
+            return;
+        }
         let now = now.saturating_sub(self.origin);
         if let Some((capture, interface)) = self.end(at).capture {
             if let Err(error) = self.captures[capture].write(now, interface, frame.bytes()) {

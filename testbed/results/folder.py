@@ -71,5 +71,19 @@ class RunFolder:
         if self.final.exists():
             # Another run of the same second took the name.
             self.final = self.final.with_name(f"{self.final.name}-{self.path.name.rsplit('.', 1)[-1]}")
+        _give_to_invoker(self.path, self.final.parent)
         self.path.rename(self.final)
         return self.final
+
+
+def _give_to_invoker(folder: Path, parent: Path) -> None:
+    """Under sudo, what a run leaves behind (and `runs/`, if it was made for it) belongs to the person who started it."""
+    uid = os.environ.get("SUDO_UID", "")
+    if os.geteuid() != 0 or not uid.isdecimal():
+        return
+    gid = int(os.environ.get("SUDO_GID", uid))
+    paths = [folder, *folder.rglob("*")]
+    if parent.name == "runs":
+        paths.append(parent)
+    for path in paths:
+        os.chown(path, int(uid), gid, follow_symlinks=False)

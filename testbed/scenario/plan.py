@@ -64,8 +64,8 @@ class Plan:
     def headroom_bytes(self, link: Link) -> int:
         """Headroom of a lossless priority at a port of this link: what may still arrive once XOFF is called for.
 
-        After IEEE 802.1Qbb annex O and SONiC's buffer calculation: the cable both ways (2 x rate x delay), the frame that reached the
-        threshold, the one in our transmitter that the pause frame waits for, the one in the peer's that it cannot stop, and
+        After IEEE 802.1Qbb annex O and SONiC's buffer calculation: the cable both ways (2 x rate x delay), the frame that reached
+        the threshold, the one in our transmitter that the pause frame waits for, the one in the peer's that it cannot stop, and
         pause frames of the eight priorities. NICs and switches here respond to a pause frame at once.
         """
         configured = self.scenario.switch.pfc.headroom

@@ -17,7 +17,7 @@ from testbed.emulation.run import emulate
 from testbed.engine import Interrupts
 from testbed.fabric import BuiltFabric
 from testbed.results import make_summary, make_tables
-from tests.conftest import Finished, run_simulated, command_line
+from tests.conftest import Finished, command_line, run_simulated
 from tests.test_simulate import FAILOVER, TWO_HOSTS
 
 pytestmark = pytest.mark.live
@@ -68,6 +68,14 @@ def test_both_engines_agree(emulated, text, seed):
 def test_both_engines_agree_on_variants(emulated, override):
     live = emulated("incast", override)
     assert_same(live, run_simulated(live.plan))
+
+
+def test_captures_are_the_same_bytes(cli, tmp_path):
+    for engine in ("simulate", "emulate"):
+        assert cli("demo", "incast", "--engine", engine, "--out", engine).code == 0
+    for name in ("h16-leaf4.pcapng", "leaf4-spine1.pcapng"):
+        live, simulated = ((tmp_path / engine / "captures" / name).read_bytes() for engine in ("emulate", "simulate"))
+        assert live == simulated
 
 
 def test_two_nodes_and_one_link(emulated):
