@@ -5,7 +5,8 @@
 2. LLDP rounds: a probe out of every port. Probes that come in elsewhere show the links between switches, NICs' answers the end
    ports.
 3. What was found is held against what was declared; every missing, crossed or extra cable is named, and stops the opening.
-4. Routes are computed, installed, read back from the switches, and followed: no loop, no dead end. Then the gate is opened.
+4. Every end port and switch gets its LID. Routes are computed, installed, read back from the switches, and followed: no loop, no
+   dead end. Then the gate is opened.
 5. When a port goes down or comes back, routes are computed anew and the differences installed. The last message of a reaction
    is a barrier request to the switch that reported, with the transaction id of its report: who waits for it knows that all is in
    place.
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +35,7 @@ from os_ken.lib.packet import arp, ethernet, packet
 from os_ken.ofproto import ofproto_v1_3
 
 from controllers.graph import Declared, Graph, Port, compare
+from controllers.lids import LidError, assign
 from controllers.routing import Routes, check_loop_free, ecmp
 from controllers.rules import (
     ETHERTYPE_ARP,
@@ -43,7 +46,6 @@ from controllers.rules import (
     FlowRule,
     SwitchState,
     gate_rules,
-    macs_of,
     open_rule,
 )
 from traffic.lldp import NicAnswer, Probe, parse, probe
@@ -77,7 +79,8 @@ class SubnetManager(OSKenApp):
         super().__init__(*args, **kwargs)
         self.declared = Declared.from_json(json.loads(Path(os.environ["TESTBED_DECLARED"]).read_text()))
         self._status = os.fdopen(int(os.environ["TESTBED_STATUS_FD"]), "w", buffering=1)
-        self.macs = macs_of(self.declared.end_ports)
+        self.lids: dict[str, int] = {}
+        self.macs: dict[int, str] = {}
         self.mac_of_ip = {e.ip: e.mac for e in self.declared.end_ports}
         self.states = {name: SwitchState() for name in self.declared.switches.values()}
         self.graph: Graph | None = None
@@ -124,14 +127,20 @@ class SubnetManager(OSKenApp):
         self._barrier(names)
         self.report("connected", switches=len(names))
         self._discover()
-        self.graph = Graph(frozenset(names), self._found_links, self.declared.end_ports)
         self.report("discovered", links=len(self._found_links) // 2, end_ports=len(self._found_ends))
+        try:
+            self.lids = assign(self.declared.end_ports, names)
+        except LidError as error:
+            raise SubnetManagerError([str(error)]) from None
+        self.macs = {self.lids[e.name]: e.mac for e in self.declared.end_ports}
+        end_ports = tuple(replace(e, lid=self.lids[e.name]) for e in self.declared.end_ports)
+        self.graph = Graph(frozenset(names), self._found_links, end_ports)
         routes = self._install_routes()
         self._verify(routes)
         for name in names:
             self._send_changes(name, Changes(flows=[open_rule()]))
         self._barrier(names)
-        self.report("open", lids=len(self.macs))
+        self.report("open", lids=len(self.lids))
 
     def _wait_for_switches(self) -> None:
         deadline = time.monotonic() + CONNECT_TIMEOUT_S

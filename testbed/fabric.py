@@ -54,7 +54,7 @@ def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: i
         "pfc": pfc.enabled,
         "pfc_quanta": pfc.quanta,
         "dscp_map": dscp_map,
-        "pcp_map": list(range(8)),
+        "pcp_map": [section.pcp_to_priority.get(pcp, pcp) for pcp in range(8)],
     }
 
 

@@ -1,11 +1,14 @@
 """Routing against networkx; verification and comparison against faults put in on purpose."""
 
+from dataclasses import replace
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.graph import Graph, compare
+from controllers.lids import LidError, assign
 from controllers.routing import check_loop_free, distances, ecmp
 from controllers.rules import SwitchState
 from testbed.fabric import declared
@@ -56,6 +59,19 @@ def test_ecmp_with_links_missing(name, gone):
     graph = declared(TOPOLOGIES[name]).graph()
     ports = sorted(graph.links)
     assert_all_shortest_paths(graph.without(ports[i % len(ports)] for i in gone))
+
+
+def test_lids_are_those_of_the_macs_and_the_same_every_time():
+    wanted = declared(TOPOLOGIES["rails"])
+    lids = assign(wanted.end_ports, wanted.switches.values())
+    assert lids == assign(reversed(wanted.end_ports), reversed(list(wanted.switches.values())))
+    assert len(set(lids.values())) == len(wanted.end_ports) + len(wanted.switches)
+    assert all(lids[e.name] == e.lid for e in wanted.end_ports)
+    twice = (*wanted.end_ports, replace(wanted.end_ports[0], name="again"))
+    with pytest.raises(LidError, match=r"again and n1\.0 both hold LID 1"):
+        assign(twice, [])
+    with pytest.raises(LidError, match="no unicast LID"):
+        assign([replace(wanted.end_ports[0], mac="02:00:00:00:ff:ff")], [])
 
 
 def test_a_loop_is_named():

@@ -58,6 +58,8 @@ class ControllerProcess:
                 stdout=log,
                 stderr=log,
                 preexec_fn=die_with_parent,
+                # Ctrl-C at the terminal is for the run, which ends its controller in its own time.
+                start_new_session=True,
             )
         os.close(writer)
         self._status: IO[bytes] = os.fdopen(reader, "rb", buffering=0)

@@ -99,7 +99,8 @@ class SwitchSection(Section):
     cell: PositiveSize = Size.parse("1B")
     pfc: Pfc = Pfc()
     ecn: Ecn = Ecn()
-    dscp_to_priority: dict[Dscp, Priority] = {26: 3, 48: 6}  # the rest goes to 0
+    dscp_to_priority: dict[Dscp, Priority] = {26: 3, 48: 6}  # of IP packets; the rest goes to 0
+    pcp_to_priority: dict[Priority, Priority] = {}  # of other frames with an 802.1Q tag; the rest keeps its number
 
 
 # ---- NIC

@@ -172,6 +172,38 @@ def test_random_bytes_on_a_live_link_do_no_harm(pair):
     assert fabric.conservation()["balanced"]
 
 
+def test_random_bytes_at_a_live_nic_do_no_harm(pair):
+    from traffic.flows import Endpoint, roce_template
+
+    rng = random.Random(2)
+    fabric = Fabric(True)
+    nic = fabric.add_nic([2, 0, 0, 0, 0, 1], None)
+    fabric.add_port(nic, 10**11)
+    fabric.attach(nic, 0, "ours", pair.namespace)
+    whole = roce_template(
+        Endpoint("02:00:00:00:00:02", "10.0.0.2"),
+        Endpoint("02:00:00:00:00:01", "10.0.0.1"),
+        remote_qpn=17,
+        udp_sport=49152,
+        dscp=26,
+    )
+    frames = [rng.randbytes(rng.randint(14, 1500)) for _ in range(200)]
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(rng.randint(0, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        frames.append(bytes(damaged[: rng.randint(14, len(damaged))]))
+    frames.append(whole)
+    pair.send(frames)
+    run_until_taken(fabric, len(frames))
+    counters = fabric.node_counters(nic)
+    assert counters["malformed"] > 100
+    assert counters["icrc_errors"] > 0
+    assert counters["unknown_qp"] >= 1
+    assert counters["tx_packets"] == 0, "nothing of this is worth an answer"
+    assert fabric.conservation()["balanced"]
+
+
 def test_a_tagged_frame_arrives_with_its_tag(pair):
     fabric, node = live_switch(pair)
     tagged = bytes.fromhex("020000000001020000000002810060 07".replace(" ", "")) + b"\x88\xb5" + bytes(50)
