@@ -51,6 +51,8 @@ def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: i
         "xon_offset_bytes": pfc.xon_offset.bytes,
         "lossy_alpha": section.lossy_alpha,
         "cell_bytes": section.cell.bytes,
+        "cut_through": section.forwarding == "cut-through",
+        "pipeline_latency_ps": section.pipeline_latency.ps,
         "pfc": pfc.enabled,
         "pfc_quanta": pfc.quanta,
         "dscp_map": dscp_map,

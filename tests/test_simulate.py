@@ -25,6 +25,35 @@ def test_a_lone_message_takes_exactly_the_ideal_time(simulated, size):
     assert row["fct_ns"] == row["ideal_fct_ns"]
 
 
+@pytest.mark.parametrize("size", [1, 1000, 4096, 100_000])
+@pytest.mark.parametrize("forwarding", ["store-and-forward", "cut-through"])
+@pytest.mark.parametrize("pipeline", ["0ns", "450ns"])
+def test_latency_follows_the_formula(simulated, size, forwarding, pipeline):
+    """Port to port, for every frame size, cut-through and store-and-forward."""
+    text = TWO_HOSTS.replace("SIZE", f"{size}B")
+    run = simulated(text, f"switch.forwarding={forwarding}", f"switch.pipeline_latency={pipeline}")
+    (row,) = run.tables.flows.to_pylist()
+    assert row["fct_ns"] == row["ideal_fct_ns"]
+
+
+def test_cut_through_by_hand(simulated):
+    """One packet of 1,000 bytes over four links at 80 ps a byte, three switches of 450 ns: each adds 64 bytes and its
+    pipeline; the last link the whole frame. The acknowledgement (62 + 24 bytes) comes back the same way."""
+    run = simulated(TWO_HOSTS.replace("SIZE", "1000B"), "switch.forwarding=cut-through", "switch.pipeline_latency=450ns")
+    (row,) = run.tables.flows.to_pylist()
+    way = 3 * (64 * 80 + 450_000) + 4 * 10**6
+    assert row["fct_ns"] == (2 * way + (1000 + 74 + 24) * 80 + (62 + 24) * 80) // 1000
+
+
+@pytest.mark.parametrize("rates", [("100Gbps", "400Gbps"), ("400Gbps", "100Gbps")])
+@pytest.mark.parametrize("forwarding", ["store-and-forward", "cut-through"])
+def test_latency_over_unequal_rates(simulated, rates, forwarding):
+    text = TWO_HOSTS.replace("SIZE", "2000B").replace("host_rate: 100Gbps", f"host_rate: {rates[0]}")
+    text = text.replace("fabric_rate: 100Gbps", f"fabric_rate: {rates[1]}")
+    (row,) = simulated(text, f"switch.forwarding={forwarding}").tables.flows.to_pylist()
+    assert row["fct_ns"] == row["ideal_fct_ns"]
+
+
 def test_the_ideal_time_by_hand(simulated):
     """One packet of 1,000 bytes: four hops of 1,000 + 74 + 24 bytes and four of 62 + 24, at 80 ps a byte, and eight delays."""
     run = simulated(TWO_HOSTS.replace("SIZE", "1000B"))

@@ -15,6 +15,10 @@ pub enum Timer {
     PauseEnd { port: Port },
     /// An ingress priority still above XON repeats its pause before it expires.
     PauseRefresh { port: Port, priority: u8 },
+    /// The oldest frame in a switch port's pipeline comes out of it.
+    Pipeline { port: Port },
+    /// A pause frame whose beginning came before is whole.
+    MacControl { port: Port },
     /// A NIC may send again.
     NicWake,
     /// A queue pair's retransmission timer.

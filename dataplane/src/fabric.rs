@@ -608,11 +608,14 @@ impl Fabric {
                 let port_id = self.port_id(node, port);
                 let end = self.end((node, port));
                 let epoch = end.epoch;
+                let rate = end.rate;
                 let (sent_epoch, bytes) = end.inbound.pop_front()?;
                 self.wire_frames -= 1;
                 self.wire_bytes -= u64::from(bytes);
                 match medium.collect(port_id) {
-                    Some(frame) if sent_epoch == epoch => self.deliver(node, port, frame, &mut fx),
+                    Some(frame) if sent_epoch == epoch => {
+                        self.deliver(node, port, frame, rate, &mut fx)
+                    }
                     Some(frame) => match &mut self.slots[node as usize].node {
                         Node::Switch(switch) => switch.lost_on_link(port, &frame, &mut fx),
                         Node::Nic(nic) => nic.lost_on_link(&frame, &mut fx),
@@ -628,9 +631,10 @@ impl Fabric {
                 let end = self.end((node, port));
                 let up = end.up;
                 let frame = end.foreign.pop_front()?;
+                let rate = end.rate;
                 if up {
                     self.foreign_bytes += frame.accounted_bytes();
-                    self.deliver(node, port, frame, &mut fx);
+                    self.deliver(node, port, frame, rate, &mut fx);
                 }
                 node
             }
@@ -639,10 +643,13 @@ impl Fabric {
         None
     }
 
-    fn deliver(&mut self, node: u32, port: Port, frame: Frame, fx: &mut Effects) {
+    fn deliver(&mut self, node: u32, port: Port, frame: Frame, rate: Rate, fx: &mut Effects) {
         let now = self.now;
         match &mut self.slots[node as usize].node {
-            Node::Switch(switch) => switch.on_frame(now, port, frame, fx),
+            Node::Switch(switch) => {
+                let whole_at = now + switch.header_lead(rate, frame.len());
+                switch.on_frame(now, port, frame, whole_at, fx);
+            }
             Node::Nic(nic) => nic.on_frame(now, frame, fx),
         }
     }
@@ -766,7 +773,8 @@ impl Fabric {
         self.record_capture((node, port), now, &frame);
         let end = self.end((node, port));
         let (peer, epoch, delay) = (end.peer, end.epoch, end.delay);
-        let sent_at = now + end.rate.frame_time(frame.len());
+        let rate = end.rate;
+        let sent_at = now + rate.frame_time(frame.len());
         self.queue.push(sent_at, Event::TxDone { node, port });
         let bytes = frame.accounted_bytes() as u32;
         let Some(peer) = peer else {
@@ -778,9 +786,19 @@ impl Fabric {
         self.wire_frames += 1;
         self.wire_bytes += u64::from(bytes);
         let (node, port) = peer;
+        let at = sent_at + delay;
+        let early = self.header_lead(node, rate, frame.len());
         self.queue
-            .push(sent_at + delay, Event::Arrival { node, port });
+            .push(at.saturating_sub(early), Event::Arrival { node, port });
         medium.carry(from, Some(to), frame);
+    }
+
+    /// How long before its last bit a frame arrives for a node: at its header for a switch that wants that.
+    fn header_lead(&self, node: u32, rate: Rate, frame_bytes: usize) -> Time {
+        match &self.slots[node as usize].node {
+            Node::Switch(switch) => switch.header_lead(rate, frame_bytes),
+            Node::Nic(_) => Time::ZERO,
+        }
     }
 
     fn record_capture(&mut self, at: (u32, Port), now: Time, frame: &Frame) {
@@ -813,9 +831,11 @@ impl Fabric {
         }
         let sent_at = now.max(end.foreign_free_at) + end.rate.frame_time(frame.len());
         end.foreign_free_at = sent_at;
-        let at = sent_at + end.delay;
+        let (at, rate, bytes) = (sent_at + end.delay, end.rate, frame.len());
         end.foreign.push_back(frame);
-        self.queue.push(at, Event::Foreign { node, port });
+        let early = self.header_lead(node, rate, bytes);
+        self.queue
+            .push(at.saturating_sub(early), Event::Foreign { node, port });
     }
 
     /// Takes a row of each series now.

@@ -56,6 +56,8 @@ struct SwitchSpec {
     pfc_quanta: u16,
     dscp_map: [u8; 64],
     pcp_map: [u8; 8],
+    cut_through: bool,
+    pipeline_latency_ps: u64,
 }
 
 impl SwitchSpec {
@@ -79,6 +81,8 @@ impl SwitchSpec {
             dscp_map: self.dscp_map,
             pcp_map: self.pcp_map,
             seed: self.seed,
+            cut_through: self.cut_through,
+            pipeline_latency: Time(self.pipeline_latency_ps),
         }
     }
 }

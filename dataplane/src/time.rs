@@ -60,6 +60,8 @@ pub struct Rate(pub u64);
 pub const WIRE_OVERHEAD_BYTES: u64 = 24;
 /// Shortest frame without its check sequence (IEEE 802.3 clause 4.4.2); shorter ones are padded on the medium.
 pub const MIN_FRAME_BYTES: u64 = 60;
+/// What a switch has to have of a frame before it can forward it: the headers up to the transport, in a 64-byte cell.
+pub const HEADER_BYTES: u64 = 64;
 /// Bits in one pause quantum (IEEE 802.3 annex 31B.2).
 pub const PAUSE_QUANTUM_BITS: u64 = 512;
 

@@ -23,6 +23,8 @@ fn setups() -> impl Strategy<Value = Setup> {
             prop::sample::select(vec![25u64, 100, 400]),
             100u64..2000,
             10_000u64..300_000,
+            any::<bool>(),
+            prop::sample::select(vec![0u64, 100, 700]),
         ),
         (
             0.03f64..2.0,
@@ -32,7 +34,11 @@ fn setups() -> impl Strategy<Value = Setup> {
         ),
     )
         .prop_map(
-            |((hosts, trunks, host_rate), (trunk_rate, delay, pool), (alpha, dcqcn, mtu, seed))| {
+            |(
+                (hosts, trunks, host_rate),
+                (trunk_rate, delay, pool, cut_through, pipeline_ns),
+                (alpha, dcqcn, mtu, seed),
+            )| {
                 Setup {
                     hosts,
                     host_rate_gbps: host_rate,
@@ -47,6 +53,8 @@ fn setups() -> impl Strategy<Value = Setup> {
                     mtu,
                     seed,
                     timeout_exponent: 18,
+                    cut_through,
+                    pipeline_ns,
                 }
             },
         )
@@ -141,6 +149,8 @@ fn incast(headroom: f64) -> Fabric {
         mtu: 4096,
         seed: 1,
         timeout_exponent: 8,
+        cut_through: false,
+        pipeline_ns: 0,
     };
     let all: Messages = (1..8).map(|src| (src, 0, 300_000, 0)).collect();
     run(&setup, &all).0
@@ -219,7 +229,7 @@ proptest! {
     #[test]
     fn any_bytes_at_any_port_do_no_harm(all in prop::collection::vec(frames(), 1..30)) {
         let setup = Setup { hosts: 2, host_rate_gbps: 100, trunk_rate_gbps: 100, trunks: 1, delay_ns: 100, pool_bytes: 1_000_000, headroom: 1.0,
-            lossless: true, alpha: 1.0, dcqcn: true, mtu: 1024, seed: 1, timeout_exponent: 10 };
+            lossless: true, alpha: 1.0, dcqcn: true, mtu: 1024, seed: 1, timeout_exponent: 10, cut_through: false, pipeline_ns: 0 };
         let mut switch = Switch::new(switch_config(&setup, 1));
         switch.add_port(Rate(100_000_000_000), &PortConfig::default());
         switch.add_port(Rate(100_000_000_000), &PortConfig::default());
@@ -232,7 +242,7 @@ proptest! {
             let frame = Frame::new(bytes.clone());
             let malformed = frame.is_malformed();
             let before = switch.counters.drop_frames[6];
-            switch.on_frame(now, (i % 2) as u16, frame.clone(), &mut fx);
+            switch.on_frame(now, (i % 2) as u16, frame.clone(), now, &mut fx);
             if malformed {
                 prop_assert_eq!(switch.counters.drop_frames[6], before + 1);
             }

@@ -203,7 +203,7 @@ class _GrowingPlaces:
             link = intfs[number].link if number in intfs else None
             rate = getattr(link, "rate", _IDLE_RATE)
             delay = getattr(link, "delay", None)
-            headroom = headroom_bytes(rate, delay or Duration(0), 4096 + MTU_OVERHEAD_BYTES)
+            headroom = headroom_bytes(rate, delay or Duration(0), 4096 + MTU_OVERHEAD_BYTES, Duration(0))
             profile = ecn_profile(self._section.ecn, rate)
             ecn = dict.fromkeys(self._section.lossless, profile) if profile else {}
             dataplane.add_port(node, rate.bps, headroom, ecn)

@@ -10,6 +10,7 @@ from testbed.topology import Link, Nic
 
 MIN_FRAME_BYTES = 60
 WIRE_OVERHEAD_BYTES = 24
+HEADER_BYTES = 64
 """Preamble, check sequence and inter-packet gap (IEEE 802.3 clause 4.4.2)."""
 _HEADERS_BYTES = 14 + 20 + 8 + 12 + 4
 _RETH_BYTES, _AETH_BYTES = 16, 4
@@ -22,11 +23,12 @@ def frame_ps(rate_bps: int, frame_bytes: int) -> int:
 
 
 class IdealFct:
-    """Ideal flow completion times of a plan: from posting to the acknowledgement, on a shortest path, store-and-forward.
+    """Ideal flow completion times of a plan: from posting to the acknowledgement, on a shortest path of an idle fabric.
 
-    With A_i the time of the first packet on link i (it has an RETH), F_i that of a full one behind it, l_i that of the last one,
-    n packets: the last arrives after sum(A_i) + (n - 2) max(F_i) + max(l_i), plus the delays, for n >= 2, and after sum(l_i) plus
-    the delays for n = 1; the acknowledgement adds its own way back. Exact where all links of the path have one rate.
+    A frame of wire time F_i on link i takes sum(F_i + delay_i) and a pipeline latency in each switch; where a switch cuts through
+    (and its output is no faster than its input), only the header's time instead of F_i. With F the first packet (it has an RETH),
+    the last of n packets arrives (n - 2) max(F_i) + max(l_i) later, F_i being a full packet behind it and l_i the last one. The
+    acknowledgement adds its own way back. Exact where all links of the path have one rate.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -50,17 +52,25 @@ class IdealFct:
         mtu = self.plan.scenario.nic.mtu
         packets = max(1, -(-size_bytes // mtu))
         last = size_bytes - (packets - 1) * mtu
-        delays = sum(link.delay.ps for link in path)
-
-        def times(frame_bytes: int) -> list[int]:
-            return [frame_ps(link.rate.bps, frame_bytes) for link in path]
-
-        reth = _RETH_BYTES if packets == 1 else 0
-        last_times = times(_HEADERS_BYTES + reth + last + -last % 4)
+        last_bytes = _HEADERS_BYTES + last + -last % 4
         if packets == 1:
-            data = sum(last_times)
+            data = self._one_way(path, last_bytes + _RETH_BYTES)
         else:
-            first = times(_HEADERS_BYTES + _RETH_BYTES + mtu)
-            data = sum(first) + (packets - 2) * max(times(_HEADERS_BYTES + mtu)) + max(last_times)
-        acknowledgement = sum(times(_HEADERS_BYTES + _AETH_BYTES))
-        return (data + acknowledgement + 2 * delays) // 1000
+            behind = max(frame_ps(link.rate.bps, _HEADERS_BYTES + mtu) for link in path)
+            final = max(frame_ps(link.rate.bps, last_bytes) for link in path)
+            data = self._one_way(path, _HEADERS_BYTES + _RETH_BYTES + mtu) + (packets - 2) * behind + final
+        acknowledgement = self._one_way(path[::-1], _HEADERS_BYTES + _AETH_BYTES)
+        return (data + acknowledgement) // 1000
+
+    def _one_way(self, path: tuple[Link, ...], frame_bytes: int) -> int:
+        """Time of one frame from its sender's first bit to its receiver's last, in ps."""
+        switch = self.plan.scenario.switch
+        begins = 0
+        for i, link in enumerate(path):
+            whole = begins + frame_ps(link.rate.bps, frame_bytes) + link.delay.ps
+            if i + 1 == len(path):
+                return whole
+            cut = switch.forwarding == "cut-through" and path[i + 1].rate <= link.rate
+            header = begins + link.delay.ps + -(-HEADER_BYTES * 8 * 10**12 // link.rate.bps)
+            begins = (header if cut else whole) + switch.pipeline_latency.ps
+        raise AssertionError("a path has links")

@@ -66,17 +66,18 @@ class Plan:
 
         After IEEE 802.1Qbb annex O and SONiC's buffer calculation: the cable both ways (2 x rate x delay), the frame that reached
         the threshold, the one in our transmitter that the pause frame waits for, the one in the peer's that it cannot stop, and
-        pause frames of the eight priorities. NICs and switches here respond to a pause frame at once.
+        pause frames of the eight priorities, and what is in the pipeline, on its way to the buffer. NICs and switches here
+        respond to a pause frame at once.
         """
         configured = self.scenario.switch.pfc.headroom
         if configured != "auto":
             return configured.bytes
-        return headroom_bytes(link.rate, link.delay, self.frame_bytes)
+        return headroom_bytes(link.rate, link.delay, self.frame_bytes, self.scenario.switch.pipeline_latency)
 
 
-def headroom_bytes(rate: BitRate, delay: Duration, frame_bytes: int) -> int:
+def headroom_bytes(rate: BitRate, delay: Duration, frame_bytes: int, pipeline: Duration) -> int:
     """The sum described at `Plan.headroom_bytes`."""
-    on_the_cable = 2 * rate.bps * delay.ps // (8 * 10**12)
+    on_the_cable = rate.bps * (2 * delay.ps + pipeline.ps) // (8 * 10**12)
     return on_the_cable + 3 * (frame_bytes + WIRE_OVERHEAD_BYTES) + 8 * PAUSE_WIRE_BYTES
 
 

@@ -94,6 +94,8 @@ class Ecn(Section):
 
 class SwitchSection(Section):
     buffer: PositiveSize = Size.parse("16MB")
+    forwarding: Literal["store-and-forward", "cut-through"] = "store-and-forward"
+    pipeline_latency: Duration = Duration(0)  # from a frame's arrival (its header's, if it is cut through) to its egress queue
     lossless: tuple[Priority, ...] = (3,)
     lossy_alpha: PositiveRatio = 1.0
     cell: PositiveSize = Size.parse("1B")

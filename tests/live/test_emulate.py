@@ -64,7 +64,9 @@ def test_both_engines_agree(emulated, text, seed):
     assert live.summary["flows"]["completed"] == live.summary["flows"]["started"]
 
 
-@pytest.mark.parametrize("override", ["switch.pfc.enabled=false", "nic.dcqcn.enabled=false", "run.slowdown=200"])
+@pytest.mark.parametrize(
+    "override", ["switch.pfc.enabled=false", "nic.dcqcn.enabled=false", "run.slowdown=200", "switch.forwarding=cut-through"]
+)
 def test_both_engines_agree_on_variants(emulated, override):
     live = emulated("incast", override)
     assert_same(live, run_simulated(live.plan))

@@ -613,7 +613,7 @@ impl Nic {
             Timer::PauseEnd { .. } | Timer::NicWake => self.kick(now, fx),
             Timer::Retransmit { qp } => self.on_retry_timer(now, qp as usize, fx),
             Timer::Storm => self.storm_tick(now, fx),
-            Timer::PauseRefresh { .. } => {}
+            Timer::PauseRefresh { .. } | Timer::Pipeline { .. } | Timer::MacControl { .. } => {}
         }
     }
 

@@ -12,12 +12,12 @@ pub use ecn::EcnProfile;
 pub use mmu::{Admission, Mmu, MmuConfig, Threshold};
 pub use table::{
     ecmp_hash, mix, Action, Bucket, Destination, Field, Flow, FlowFilter, Group, GroupKind, Match,
-    Output, TableError, Tables, MAX_BUCKETS, MAX_FLOWS, MAX_GROUPS, TABLES,
+    Output, TableError, Tables, Verdict, MAX_BUCKETS, MAX_FLOWS, MAX_GROUPS, TABLES,
 };
 
 use crate::effect::{record, DropReason, Effect, Effects, EventKind, Port, Timer};
 use crate::frame::Frame;
-use crate::time::{Rate, Time};
+use crate::time::{wire_bytes, Rate, Time, HEADER_BYTES};
 use crate::tx::{Tx, PRIORITIES};
 use crate::wire::{Ecn, Headers, Kind, MacAddr, Pause};
 
@@ -45,6 +45,10 @@ pub struct SwitchConfig {
     pub pcp_map: [u8; 8],
     /// Seed of marking and of the ECMP hash.
     pub seed: u64,
+    /// Whether a frame goes on when its header is in and every output is no faster than its input; else when it is whole.
+    pub cut_through: bool,
+    /// Time from there to the egress queue.
+    pub pipeline_latency: Time,
 }
 
 /// Settings of a switch port.
@@ -86,9 +90,21 @@ struct Queued {
     in_port: Port,
 }
 
+/// A frame between its arrival and its egress queue.
+#[derive(Debug)]
+struct InPipeline {
+    out_at: Time,
+    frame: Frame,
+    verdict: Verdict,
+}
+
 #[derive(Debug)]
 struct SwitchPort {
     tx: Tx,
+    /// In order of arrival, which is the order in which they come out.
+    pipeline: VecDeque<InPipeline>,
+    /// Pause frames that are not whole yet: the MAC takes them, they see no pipeline.
+    pauses: VecDeque<Frame>,
     ecn: [Option<EcnProfile>; PRIORITIES],
     queues: [VecDeque<Queued>; PRIORITIES],
     queue_bytes: [u64; PRIORITIES],
@@ -130,6 +146,8 @@ impl Switch {
         let port = self.ports.len() as Port;
         self.ports.push(SwitchPort {
             tx: Tx::new(port, rate),
+            pipeline: VecDeque::new(),
+            pauses: VecDeque::new(),
             ecn: config.ecn,
             queues: Default::default(),
             queue_bytes: [0; PRIORITIES],
@@ -140,26 +158,84 @@ impl Switch {
         port
     }
 
-    /// A frame has come in by `port`.
-    pub fn on_frame(&mut self, now: Time, port: Port, frame: Frame, fx: &mut Effects) {
+    /// How long before its last bit this switch wants a frame that comes in at `rate`: as soon as its header is in, if it cuts
+    /// through, else when it is whole.
+    pub fn header_lead(&self, rate: Rate, frame_bytes: usize) -> Time {
+        if !self.config.cut_through {
+            return Time::ZERO;
+        }
+        rate.time_for_bytes(wire_bytes(frame_bytes).saturating_sub(HEADER_BYTES))
+    }
+
+    /// A frame comes in by `port`: its header is there now, its last bit at `whole_at`.
+    pub fn on_frame(
+        &mut self,
+        now: Time,
+        port: Port,
+        frame: Frame,
+        whole_at: Time,
+        fx: &mut Effects,
+    ) {
         if frame.is_malformed() {
             self.counters.rx_frames += 1;
             return self.drop(fx, port, None, &frame, DropReason::Malformed);
         }
         if frame.headers().kind == Kind::MacControl {
-            return self.on_mac_control(now, port, &frame, fx);
+            if whole_at == now {
+                return self.on_mac_control(now, port, &frame, fx);
+            }
+            self.ports[usize::from(port)].pauses.push_back(frame);
+            fx.push(Effect::Timer {
+                at: whole_at,
+                timer: Timer::MacControl { port },
+            });
+            return;
         }
+        let verdict = self.tables.lookup(&frame, port).unwrap_or_default();
+        let cut = self.config.cut_through && self.can_cut_through(port, &verdict);
+        let out_at = if cut { now } else { whole_at } + self.config.pipeline_latency;
+        if out_at == now {
+            return self.out_of_pipeline(now, port, frame, &verdict, fx);
+        }
+        let pipeline = &mut self.ports[usize::from(port)].pipeline;
+        pipeline.push_back(InPipeline {
+            out_at,
+            frame,
+            verdict,
+        });
+        fx.push(Effect::Timer {
+            at: out_at,
+            timer: Timer::Pipeline { port },
+        });
+    }
+
+    /// Cut-through needs every output to be a port that is no faster than the input (an underrun would spoil the frame).
+    fn can_cut_through(&self, port: Port, verdict: &Verdict) -> bool {
+        let rate = self.ports[usize::from(port)].tx.rate;
+        verdict.destinations.iter().all(|d| match d.output {
+            Output::Port(out) => self.ports[usize::from(out)].tx.rate <= rate,
+            Output::InPort => true,
+            Output::Controller => false,
+        })
+    }
+
+    fn out_of_pipeline(
+        &mut self,
+        now: Time,
+        port: Port,
+        frame: Frame,
+        verdict: &Verdict,
+        fx: &mut Effects,
+    ) {
         let priority = self.classify(frame.headers());
         self.counters.rx_frames += 1;
         let counters = &mut self.ports[usize::from(port)].tx.counters[priority];
         counters.rx_frames += 1;
         counters.rx_bytes += frame.len() as u64;
-        match self.tables.lookup(&frame, port) {
-            Some(verdict) if !verdict.destinations.is_empty() => {
-                self.distribute(now, Some(port), priority, frame, &verdict, fx);
-            }
-            _ => self.drop(fx, port, Some(priority), &frame, DropReason::NoRoute),
+        if verdict.destinations.is_empty() {
+            return self.drop(fx, port, Some(priority), &frame, DropReason::NoRoute);
         }
+        self.distribute(now, Some(port), priority, frame, verdict, fx);
     }
 
     fn distribute(
@@ -168,7 +244,7 @@ impl Switch {
         in_port: Option<Port>,
         priority: usize,
         frame: Frame,
-        verdict: &table::Verdict,
+        verdict: &Verdict,
         fx: &mut Effects,
     ) {
         let mut rest = Some(frame);
@@ -344,6 +420,20 @@ impl Switch {
     pub fn on_timer(&mut self, now: Time, timer: Timer, fx: &mut Effects) {
         match timer {
             Timer::PauseEnd { port } => self.kick(now, port, fx),
+            Timer::Pipeline { port } => {
+                let pipeline = &mut self.ports[usize::from(port)].pipeline;
+                if pipeline.front().is_none_or(|next| next.out_at > now) {
+                    return;
+                }
+                if let Some(next) = pipeline.pop_front() {
+                    self.out_of_pipeline(now, port, next.frame, &next.verdict, fx);
+                }
+            }
+            Timer::MacControl { port } => {
+                if let Some(frame) = self.ports[usize::from(port)].pauses.pop_front() {
+                    self.on_mac_control(now, port, &frame, fx);
+                }
+            }
             Timer::PauseRefresh { port, priority } => {
                 let due = self.ports[usize::from(port)].refresh_at[usize::from(priority)] == now;
                 if due && self.mmu.is_xoff(usize::from(port), usize::from(priority)) {
@@ -482,7 +572,11 @@ impl Switch {
 
     /// Bytes of all frames that wait here.
     pub fn queued_bytes(&self) -> u64 {
-        self.ports.iter().flat_map(|p| p.queue_bytes.iter()).sum()
+        let of_port = |p: &SwitchPort| {
+            let piped: u64 = p.pipeline.iter().map(|i| i.frame.accounted_bytes()).sum();
+            piped + p.queue_bytes.iter().sum::<u64>()
+        };
+        self.ports.iter().map(of_port).sum()
     }
 
     /// Starts counting anew (the fabric is set up and the run begins); nothing may be queued.

@@ -106,12 +106,17 @@ pub struct Setup {
     pub mtu: u32,
     pub seed: u64,
     pub timeout_exponent: u8,
+    pub cut_through: bool,
+    pub pipeline_ns: u64,
 }
 
 impl Setup {
     /// Both ways on the cable, three frames, and a pause frame of each priority (see `headroom_bytes` of the scenario's plan).
     pub fn headroom_bytes(&self, rate_gbps: u64) -> u64 {
-        let needed = 2 * rate_gbps * self.delay_ns / 8 + 3 * (u64::from(self.mtu) + 102) + 8 * 84;
+        let needed = 2 * rate_gbps * self.delay_ns / 8
+            + 3 * (u64::from(self.mtu) + 102)
+            + 8 * 84
+            + rate_gbps * self.pipeline_ns / 8;
         (needed as f64 * self.headroom) as u64
     }
 
@@ -151,6 +156,8 @@ pub fn switch_config(setup: &Setup, n: u8) -> SwitchConfig {
         dscp_map: default_dscp_map(),
         pcp_map: [0, 1, 2, 3, 4, 5, 6, 7],
         seed: setup.seed + u64::from(n),
+        cut_through: setup.cut_through,
+        pipeline_latency: Time::from_ns(setup.pipeline_ns),
     }
 }
 
