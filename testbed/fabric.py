@@ -34,6 +34,14 @@ def mac_bytes(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
 
 
+def queue_specs(section: SwitchSection) -> dict[int, tuple[int | None, tuple[int, int] | None]]:
+    """How a switch's egress queues are served, as the dataplane takes it."""
+    return {
+        priority: (queue.weight, (queue.max_rate.bps, queue.burst.bytes) if queue.max_rate else None)
+        for priority, queue in section.queues.items()
+    }
+
+
 def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: int) -> dict[str, Any]:
     """A switch's settings as the dataplane takes them. Each switch has a seed of its own, drawn from the run's."""
     dscp_map = [0] * 64
@@ -99,7 +107,7 @@ class BuiltFabric:
             link = self.topology.link_at[PortRef(name, number)]
             profile = ecn_profile(section.ecn, link.rate)
             ecn = dict.fromkeys(marked, profile) if profile else {}
-            self.dataplane.add_port(node, link.rate.bps, self.plan.headroom_bytes(link), ecn)
+            self.dataplane.add_port(node, link.rate.bps, self.plan.headroom_bytes(link), ecn, queue_specs(section))
 
     def locate(self, ref: PortRef) -> tuple[int, int]:
         """Node number and port index of a port in the dataplane."""
@@ -126,7 +134,7 @@ class BuiltFabric:
         seed = f"psn {self.plan.scenario.seed} {len(self.qp_flows)}"
         psns = [random.Random(f"{seed} {side}").getrandbits(24) for side in (0, 1)]
         ends = [flow.src, flow.dst]
-        indexes = [self._add_qp(ends, qpns, psns, side) for side in (0, 1)]
+        indexes = [self._add_qp(ends, qpns, psns, side, flow.dscp) for side in (0, 1)]
         nodes = [self.nic_nodes[nic] for nic in ends]
         self.dataplane.pair_qps((nodes[0], indexes[0]), (nodes[1], indexes[1]))
         first = -1
@@ -140,7 +148,7 @@ class BuiltFabric:
         self._qps_of_nic[nic] = used + 1
         return FIRST_QPN + used
 
-    def _add_qp(self, ends: list[Nic], qpns: list[int], psns: list[int], side: int) -> int:
+    def _add_qp(self, ends: list[Nic], qpns: list[int], psns: list[int], side: int, dscp: int) -> int:
         nic, peer = ends[side], ends[1 - side]
         section = self.plan.scenario.nic
         sport = flow_label_to_udp_sport(flow_label_of_qps(qpns[side], qpns[1 - side]))
@@ -150,7 +158,7 @@ class BuiltFabric:
             Endpoint(peer.mac, peer.ip),
             remote_qpn=qpns[1 - side],
             udp_sport=sport,
-            dscp=section.dscp,
+            dscp=dscp,
         )
         return self.dataplane.add_qp(
             self.nic_nodes[nic],
@@ -161,7 +169,7 @@ class BuiltFabric:
                 "mtu_bytes": section.mtu,
                 "start_psn": psns[side],
                 "peer_start_psn": psns[1 - side],
-                "priority": priorities.get(section.dscp, 0),
+                "priority": priorities.get(dscp, 0),
                 "timeout_exponent": section.timeout,
                 "retry_count": section.retry_count,
                 "ack_every_packets": section.ack_every,

@@ -245,3 +245,50 @@ def test_pause_in_the_series_is_pause_in_the_summary(simulated):
     last = max(r["time_ns"] for r in rows)
     total = sum(r["paused"] * interval_ns for r in rows if r["node"] in names and r["time_ns"] != last)
     assert total == pytest.approx(run.summary["switches"]["pfc_paused_ns"], rel=0.01)
+
+
+SHARED_LINK = """\
+name: shares
+topology: {kind: leaf-spine, spines: 1, leaves: 2, hosts_per_leaf: 3, host_rate: 100Gbps, fabric_rate: 100Gbps}
+switch:
+  buffer: 8MB
+  lossless: [3, 4]
+  dscp_to_priority: {26: 3, 30: 4, 48: 6}
+  queues: QUEUES
+  ecn: {enabled: false}
+nic: {dcqcn: {enabled: false}}
+traffic:
+  - {pattern: pairwise, pairs: [[h1, h4]], size: 4MB, label: three}
+  - {pattern: pairwise, pairs: [[h2, h5]], size: 4MB, dscp: 30, label: four}
+run: {limit: 200us}
+"""
+
+
+def shares(run) -> dict[int, int]:
+    """Bytes that each priority sent over the shared link."""
+    sent: dict[int, int] = {}
+    for row in run.tables.ports.to_pylist():
+        if (row["node"], row["peer"]) == ("leaf1", "spine1"):
+            sent[row["priority"]] = sent.get(row["priority"], 0) + row["tx_bytes"]
+    return sent
+
+
+@pytest.mark.parametrize(("three", "four"), [(1, 1), (3, 1), (10, 90)])
+def test_weighted_queues_share_a_link_by_their_weights(simulated, three, four):
+    run = simulated(SHARED_LINK.replace("QUEUES", f"{{3: {{weight: {three}}}, 4: {{weight: {four}}}}}"))
+    sent = shares(run)
+    total = sent[3] + sent[4]
+    assert total == pytest.approx(100e9 / 8 * 200e-6, rel=0.05)
+    assert sent[3] / total == pytest.approx(three / (three + four), abs=3 * 4200 / total)
+    assert run.summary["switches"]["drops_total"] == 0
+
+
+def test_a_strict_queue_starves_the_lower_one(simulated):
+    sent = shares(simulated(SHARED_LINK.replace("QUEUES", "{}")))
+    assert sent[3] < 0.03 * sent[4]
+
+
+def test_a_shaped_queue_keeps_its_rate(simulated):
+    sent = shares(simulated(SHARED_LINK.replace("QUEUES", "{4: {max_rate: 30Gbps, burst: 8KB}}")))
+    assert sent[4] == pytest.approx(30e9 / 8 * 200e-6, rel=0.03)
+    assert sent[3] + sent[4] == pytest.approx(100e9 / 8 * 200e-6, rel=0.05)

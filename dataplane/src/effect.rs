@@ -11,8 +11,8 @@ pub type Port = u16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Timer {
-    /// A received pause ends.
-    PauseEnd { port: Port },
+    /// A received pause ends, or a shaper lets go: the port may go on.
+    Resume { port: Port },
     /// An ingress priority still above XON repeats its pause before it expires.
     PauseRefresh { port: Port, priority: u8 },
     /// The oldest frame in a switch port's pipeline comes out of it.

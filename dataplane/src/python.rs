@@ -20,7 +20,7 @@ use crate::nic::{DcqcnParams, Nic, QpConfig};
 use crate::packet_socket::PacketSocket;
 use crate::switch::{
     Action, Bucket, EcnProfile, Field, Flow, FlowFilter, GroupKind, Match, MmuConfig, Output,
-    PortConfig, Switch, SwitchConfig, TableError, Threshold, TABLES,
+    PortConfig, QueueConfig, Service, Shaper, Switch, SwitchConfig, TableError, Threshold, TABLES,
 };
 use crate::time::{Rate, Time};
 use crate::tx::PRIORITIES;
@@ -297,14 +297,17 @@ impl PyFabric {
             .add_node(Node::Nic(Nic::new(mac, Rate(1), lldp)))
     }
 
-    /// Adds a port and returns its index, from 0. `ecn` maps priorities to (Kmin bytes, Kmax bytes, Pmax).
-    #[pyo3(signature = (node, rate_bps, headroom_bytes=0, ecn=HashMap::new()))]
+    /// Adds a port and returns its index, from 0. `ecn` maps priorities to (Kmin bytes, Kmax bytes, Pmax), `queues` to (weight or
+    /// `None` for strict, (rate in bits per second, burst bytes) of the shaper or `None`).
+    #[pyo3(signature = (node, rate_bps, headroom_bytes=0, ecn=HashMap::new(), queues=HashMap::new()))]
+    #[allow(clippy::type_complexity)]
     fn add_port(
         &mut self,
         node: u32,
         rate_bps: u64,
         headroom_bytes: u64,
         ecn: HashMap<u8, (u64, u64, f64)>,
+        queues: HashMap<u8, (Option<u32>, Option<(u64, u64)>)>,
     ) -> PyResult<u16> {
         if rate_bps == 0 {
             return Err(PyValueError::new_err("a rate is above zero"));
@@ -319,6 +322,15 @@ impl PyFabric {
                 kmax_bytes,
                 pmax,
             });
+        }
+        for (priority, (weight, shaper)) in queues {
+            config.queues[usize::from(priority & 7)] = QueueConfig {
+                service: weight.map_or(Service::Strict, Service::Weighted),
+                shaper: shaper.map(|(rate_bps, burst_bytes)| Shaper {
+                    rate: Rate(rate_bps.max(1)),
+                    burst_bytes,
+                }),
+            };
         }
         self.fabric
             .add_port(node, Rate(rate_bps), &config)

@@ -112,7 +112,7 @@ impl Tx {
             self.paused_until[priority] = until;
             fx.push(Effect::Timer {
                 at: until,
-                timer: Timer::PauseEnd { port: self.port },
+                timer: Timer::Resume { port: self.port },
             });
         }
     }

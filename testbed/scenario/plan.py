@@ -36,6 +36,7 @@ class Flow:
     size_bytes: int
     messages: int
     start: Duration
+    dscp: int
     label: str | None
 
 
@@ -250,8 +251,9 @@ class _Planner:
 
     def _flows(self, index: int) -> list[Flow]:
         section = self.scenario.traffic[index]
+        dscp = self.scenario.nic.dscp if section.dscp is None else section.dscp
         return [
-            Flow(src, dst, section.size.bytes, section.messages, section.start, section.label)
+            Flow(src, dst, section.size.bytes, section.messages, section.start, dscp, section.label)
             for src, dst in self._pairs(index)
             for _ in range(section.qps)
         ]

@@ -92,6 +92,14 @@ class Ecn(Section):
     pmax: Annotated[Ratio, Field(le=1)] | None = None
 
 
+class Queue(Section):
+    """How an egress queue is served: strictly before the weighted ones, or by deficit-weighted round robin among them."""
+
+    weight: Annotated[int, Field(ge=1, le=1000)] | None = None  # none: strict priority
+    max_rate: PositiveRate | None = None  # a shaper, if set
+    burst: PositiveSize = Size.parse("16KB")  # of the shaper
+
+
 class SwitchSection(Section):
     buffer: PositiveSize = Size.parse("16MB")
     forwarding: Literal["store-and-forward", "cut-through"] = "store-and-forward"
@@ -99,6 +107,7 @@ class SwitchSection(Section):
     lossless: tuple[Priority, ...] = (3,)
     lossy_alpha: PositiveRatio = 1.0
     cell: PositiveSize = Size.parse("1B")
+    queues: dict[Priority, Queue] = {}  # priorities left out are strict and unshaped
     pfc: Pfc = Pfc()
     ecn: Ecn = Ecn()
     dscp_to_priority: dict[Dscp, Priority] = {26: 3, 48: 6}  # of IP packets; the rest goes to 0
@@ -142,6 +151,7 @@ class _Pattern(Section):
     qps: Annotated[int, Field(ge=1, le=1024)] = 1  # queue pairs of each pair of hosts, each with its own messages
     messages: Count = 1  # of each queue pair, posted at once, one after another
     start: Duration = Duration(0)
+    dscp: Dscp | None = None  # instead of nic.dscp
     label: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")] | None = None
 
 

@@ -610,7 +610,7 @@ impl Nic {
     /// A timer set before has come.
     pub fn on_timer(&mut self, now: Time, timer: Timer, fx: &mut Effects) {
         match timer {
-            Timer::PauseEnd { .. } | Timer::NicWake => self.kick(now, fx),
+            Timer::Resume { .. } | Timer::NicWake => self.kick(now, fx),
             Timer::Retransmit { qp } => self.on_retry_timer(now, qp as usize, fx),
             Timer::Storm => self.storm_tick(now, fx),
             Timer::PauseRefresh { .. } | Timer::Pipeline { .. } | Timer::MacControl { .. } => {}

@@ -2,6 +2,7 @@
 
 mod ecn;
 mod mmu;
+mod scheduler;
 mod table;
 
 use std::collections::VecDeque;
@@ -10,6 +11,7 @@ use rand_pcg::Pcg64Mcg;
 
 pub use ecn::EcnProfile;
 pub use mmu::{Admission, Mmu, MmuConfig, Threshold};
+pub use scheduler::{Choice, QueueConfig, Scheduler, Service, Shaper};
 pub use table::{
     ecmp_hash, mix, Action, Bucket, Destination, Field, Flow, FlowFilter, Group, GroupKind, Match,
     Output, TableError, Tables, Verdict, MAX_BUCKETS, MAX_FLOWS, MAX_GROUPS, TABLES,
@@ -58,6 +60,8 @@ pub struct PortConfig {
     pub headroom_bytes: u64,
     /// Marking profile of each priority's egress queue.
     pub ecn: [Option<EcnProfile>; PRIORITIES],
+    /// How each priority's egress queue is served.
+    pub queues: [QueueConfig; PRIORITIES],
 }
 
 /// The default map of this testbed: DSCP 26 to priority 3, DSCP 48 (CNP) to priority 6, the rest to 0.
@@ -106,6 +110,9 @@ struct SwitchPort {
     /// Pause frames that are not whole yet: the MAC takes them, they see no pipeline.
     pauses: VecDeque<Frame>,
     ecn: [Option<EcnProfile>; PRIORITIES],
+    scheduler: Scheduler,
+    /// When a shaper lets this port go on; an earlier wake-up is out of date.
+    wake_at: Time,
     queues: [VecDeque<Queued>; PRIORITIES],
     queue_bytes: [u64; PRIORITIES],
     /// When the pause sent last is to be repeated; a timer for any other time is out of date.
@@ -149,6 +156,8 @@ impl Switch {
             pipeline: VecDeque::new(),
             pauses: VecDeque::new(),
             ecn: config.ecn,
+            scheduler: Scheduler::new(config.queues),
+            wake_at: Time::ZERO,
             queues: Default::default(),
             queue_bytes: [0; PRIORITIES],
             refresh_at: [Time::ZERO; PRIORITIES],
@@ -338,20 +347,35 @@ impl Switch {
         self.kick(now, out_port, fx);
     }
 
-    /// Starts the next frame of a port: pause frames first, then strictly by priority, paused ones left out.
+    /// Starts the next frame of a port: pause frames first, then what the scheduler chooses among queues that are not paused.
     fn kick(&mut self, now: Time, port: Port, fx: &mut Effects) {
         let out = &mut self.ports[usize::from(port)];
         if !out.tx.is_ready() || out.tx.send_control(fx) {
             return;
         }
-        let next = (0..PRIORITIES)
-            .rev()
-            .find(|&p| !out.queues[p].is_empty() && !out.tx.is_paused(p, now));
-        let Some(priority) = next else { return };
+        let heads = std::array::from_fn(|p| {
+            let head = out.queues[p].front()?;
+            (!out.tx.is_paused(p, now)).then(|| wire_bytes(head.frame.len()))
+        });
+        let priority = match out.scheduler.choose(now, &heads) {
+            Choice::Send(priority) => priority,
+            Choice::Idle => return,
+            Choice::Wait(until) => {
+                if out.wake_at != until {
+                    out.wake_at = until;
+                    fx.push(Effect::Timer {
+                        at: until,
+                        timer: Timer::Resume { port },
+                    });
+                }
+                return;
+            }
+        };
         let Some(Queued { frame, in_port }) = out.queues[priority].pop_front() else {
             return;
         };
         out.queue_bytes[priority] -= frame.len() as u64;
+        out.scheduler.sent(now, priority, frame.len());
         self.mmu
             .release(usize::from(in_port), priority, frame.len());
         self.counters.tx_frames += 1;
@@ -419,7 +443,7 @@ impl Switch {
     /// A timer set before has come.
     pub fn on_timer(&mut self, now: Time, timer: Timer, fx: &mut Effects) {
         match timer {
-            Timer::PauseEnd { port } => self.kick(now, port, fx),
+            Timer::Resume { port } => self.kick(now, port, fx),
             Timer::Pipeline { port } => {
                 let pipeline = &mut self.ports[usize::from(port)].pipeline;
                 if pipeline.front().is_none_or(|next| next.out_at > now) {
