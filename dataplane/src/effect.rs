@@ -24,7 +24,7 @@ pub enum Timer {
     /// A queue pair's retransmission timer.
     Retransmit { qp: u32 },
     /// A storming NIC's next pause frame.
-    Storm,
+    Storm { priority: u8 },
 }
 
 /// Why a frame was dropped: the keys of `drops` in a run's summary.

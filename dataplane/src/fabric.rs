@@ -16,6 +16,8 @@ use crate::tx::{PriorityCounters, Tx, PRIORITIES};
 const FOREIGN_LIMIT: usize = 1000;
 /// Most rows of `events.parquet`; what comes later is counted only.
 const EVENT_LIMIT: usize = 20_000_000;
+/// Most rows of `ports.parquet`, and of `rates.parquet`; what comes later is counted only.
+const ROW_LIMIT: usize = 50_000_000;
 /// Most frames that wait for the controller.
 const PACKET_IN_LIMIT: usize = 4096;
 
@@ -205,6 +207,8 @@ pub struct Fabric {
     pub rate_rows: Vec<RateRow>,
     /// Events that found the table full.
     pub events_not_kept: u64,
+    /// Rows of the series that found theirs full.
+    pub rows_not_kept: u64,
     /// Frames from outside that were taken in, and bytes of them; bytes that went to ends that are not ours.
     pub foreign_frames: u64,
     foreign_bytes: u64,
@@ -269,11 +273,19 @@ impl Fabric {
             capture: None,
             sampled: Default::default(),
         });
-        self.number_ports();
+        if node as usize + 1 == self.slots.len() {
+            // Built in order, which is the rule: the new port is the last of all.
+            if port == 0 {
+                self.slots[node as usize].first_port_id = self.ports.len();
+            }
+            self.ports.push((node, port));
+        } else {
+            self.number_ports();
+        }
         Some((port, self.port_id(node, port)))
     }
 
-    /// Port numbers go by node and port; they are settled when the last port has been added.
+    /// Port numbers go by node and port.
     fn number_ports(&mut self) {
         self.ports.clear();
         for (node, slot) in self.slots.iter_mut().enumerate() {
@@ -357,6 +369,13 @@ impl Fabric {
         Ok(Some(index))
     }
 
+    /// Whether a NIC has such a queue pair.
+    pub fn has_qp(&self, node: u32, qp: u32) -> bool {
+        self.arrivals
+            .get(node as usize)
+            .is_some_and(|qps| (qp as usize) < qps.len())
+    }
+
     /// Says that two queue pairs (node and index) are connected, so that a message's arrival is put down to it.
     pub fn pair_qps(&mut self, a: (u32, u32), b: (u32, u32)) {
         self.arrivals[a.0 as usize][a.1 as usize].peer = Some(b);
@@ -418,6 +437,10 @@ impl Fabric {
         self.events.clear();
         self.port_changes.clear();
         self.foreign_frames = 0;
+        self.foreign_overflow = 0;
+        self.lost_frames = 0;
+        self.lost_bytes = 0;
+        self.events_not_kept = 0;
         self.foreign_bytes = 0;
         self.outside_bytes = 0;
         self.started = true;
@@ -533,7 +556,7 @@ impl Fabric {
                 return Stop::Done;
             }
             let next = self.queue.next_at().unwrap_or(Time::MAX);
-            let reach = next.min(until);
+            let reach = next.min(until).max(self.now);
             match medium.wait(self.now, reach) {
                 Wait::Ready => {}
                 Wait::Foreign { at, port, frame } => {
@@ -895,11 +918,19 @@ impl Fabric {
                     if row.is_idle() {
                         continue;
                     }
-                    self.port_rows.push(row);
+                    if self.port_rows.len() < ROW_LIMIT {
+                        self.port_rows.push(row);
+                    } else {
+                        self.rows_not_kept += 1;
+                    }
                 }
             }
             if let Node::Nic(nic) = &mut slot.node {
                 for (qpn, rate, alpha) in nic.rates(now) {
+                    if self.rate_rows.len() >= ROW_LIMIT {
+                        self.rows_not_kept += 1;
+                        continue;
+                    }
                     self.rate_rows.push(RateRow {
                         at,
                         node: node as u32,
@@ -937,7 +968,7 @@ impl Fabric {
         c
     }
 
-    /// Drops of all nodes by reason, in the order of [`crate::effect::DropReason::ALL`].
+    /// Drops of all switches by reason, in the order of [`crate::effect::DropReason::ALL`].
     pub fn drops(&self) -> [u64; 7] {
         let mut total = [0; 7];
         for node in self.nodes() {

@@ -16,7 +16,7 @@ const MAX_FRAME_BYTES: usize = 16 * 1024;
 /// What a socket may hold before the kernel drops frames. Frames wait here for the fabric clock.
 const RECEIVE_BUFFER_BYTES: libc::c_int = 64 << 20;
 /// Space for the control messages of one frame: time stamp and auxiliary data.
-const CONTROL_BYTES: usize = 128;
+const CONTROL_WORDS: usize = 16;
 
 // Of linux/if_packet.h, where the libc crate lacks them.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -168,7 +168,8 @@ impl PacketSocket {
 /// Reusable space for receiving.
 pub struct Receiver {
     data: Vec<u8>,
-    control: Vec<u8>,
+    /// In words of eight bytes: control messages are aligned to that.
+    control: Vec<u64>,
 }
 
 impl std::fmt::Debug for Receiver {
@@ -181,7 +182,7 @@ impl Default for Receiver {
     fn default() -> Self {
         Receiver {
             data: vec![0; BATCH * MAX_FRAME_BYTES],
-            control: vec![0; BATCH * CONTROL_BYTES],
+            control: vec![0; BATCH * CONTROL_WORDS],
         }
     }
 }
@@ -200,14 +201,22 @@ impl Receiver {
         // SAFETY: iovec and mmsghdr are plain data, for which all zeros is a valid value.
         let (mut parts, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { (zeroed(), zeroed()) };
+        let (data, control) = (self.data.as_mut_ptr(), self.control.as_mut_ptr());
         for i in 0..BATCH {
-            parts[i].iov_base = self.data[i * MAX_FRAME_BYTES..].as_mut_ptr().cast();
+            // SAFETY: both offsets lie within the vectors, which hold BATCH times as much.
+            let (frame, words) = unsafe {
+                (
+                    data.add(i * MAX_FRAME_BYTES),
+                    control.add(i * CONTROL_WORDS),
+                )
+            };
+            parts[i].iov_base = frame.cast();
             parts[i].iov_len = MAX_FRAME_BYTES;
             let header = &mut headers[i].msg_hdr;
             header.msg_iov = &mut parts[i];
             header.msg_iovlen = 1;
-            header.msg_control = self.control[i * CONTROL_BYTES..].as_mut_ptr().cast();
-            header.msg_controllen = CONTROL_BYTES as _;
+            header.msg_control = words.cast();
+            header.msg_controllen = (CONTROL_WORDS * size_of::<u64>()) as _;
         }
         // SAFETY: each header points to its own slice of `data` and `control` of the length it says; they do not
         // overlap, and live through the call.

@@ -34,6 +34,15 @@ create_exception!(
     "A change of a flow table or group was refused; the message is OpenFlow's name for the reason."
 );
 
+const OFPP_IN_PORT: u32 = 0xffff_fff8;
+const OFPP_CONTROLLER: u32 = 0xffff_fffd;
+/// Longest message of RC (IBTA specification volume 1, section 9.7.7).
+const LONGEST_MESSAGE_BYTES: u64 = 1 << 31;
+/// No NIC's timers are finer than this, and finer ones would only cost time.
+const LEAST_TIMER_PS: u64 = 1000;
+/// Longest `run` that is waited for in one call.
+const LONGEST_BUDGET_MS: u64 = 60_000;
+
 fn refuse(error: TableError) -> PyErr {
     OpenFlowError::new_err(error.to_string())
 }
@@ -106,9 +115,9 @@ impl DcqcnSpec {
     fn params(self) -> DcqcnParams {
         DcqcnParams {
             g: self.g,
-            alpha_timer: Time(self.alpha_timer_ps.max(1)),
+            alpha_timer: Time(self.alpha_timer_ps.max(LEAST_TIMER_PS)),
             min_cut_interval: Time(self.min_cut_interval_ps),
-            increase_timer: Time(self.increase_timer_ps.max(1)),
+            increase_timer: Time(self.increase_timer_ps.max(LEAST_TIMER_PS)),
             byte_counter: self.byte_counter_bytes,
             fast_recovery_steps: self.fast_recovery_steps,
             rate_ai: Rate(self.rate_ai_bps),
@@ -241,11 +250,29 @@ impl PyFabric {
         )))
     }
 
+    fn check_qp(&self, (node, qp): (u32, u32)) -> PyResult<()> {
+        if self.fabric.has_qp(node, qp) {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(format!(
+            "node {node} has no queue pair {qp}"
+        )))
+    }
+
     fn veth(&mut self) -> PyResult<&mut VethMedium> {
         match &mut self.medium {
             AnyMedium::Veth(medium) => Ok(medium),
             AnyMedium::Memory(_) => Err(PyValueError::new_err("this fabric runs in memory")),
         }
+    }
+}
+
+/// The output that OpenFlow means by a port number; a number that is none stands for a port that no switch has.
+fn wanted_output(number: u32) -> Output {
+    match number {
+        OFPP_CONTROLLER => Output::Controller,
+        OFPP_IN_PORT => Output::InPort,
+        _ => Output::Port(u16::try_from(number).map_or(u16::MAX, |p| p.wrapping_sub(1))),
     }
 }
 
@@ -260,7 +287,7 @@ fn filter(
     Ok(FlowFilter {
         matching: build_match(matching)?,
         strict_priority,
-        out_port: out_port.map(|p| (p as u16).wrapping_sub(1)),
+        output: out_port.map(wanted_output),
         out_group,
         cookie,
         cookie_mask,
@@ -352,13 +379,21 @@ impl PyFabric {
             .ok_or_else(|| PyValueError::new_err(format!("node {node} is no NIC")))
     }
 
-    fn pair_qps(&mut self, a: (u32, u32), b: (u32, u32)) {
+    fn pair_qps(&mut self, a: (u32, u32), b: (u32, u32)) -> PyResult<()> {
+        self.check_qp(a)?;
+        self.check_qp(b)?;
         self.fabric.pair_qps(a, b);
+        Ok(())
     }
 
-    fn add_message(&mut self, node: u32, qp: u32, size_bytes: u64, start_ps: u64) -> u32 {
-        self.fabric
-            .add_message(node, qp, size_bytes, Time(start_ps))
+    fn add_message(&mut self, node: u32, qp: u32, size_bytes: u64, start_ps: u64) -> PyResult<u32> {
+        self.check_qp((node, qp))?;
+        if size_bytes > LONGEST_MESSAGE_BYTES {
+            return Err(PyValueError::new_err("a message has at most 2^31 bytes"));
+        }
+        Ok(self
+            .fabric
+            .add_message(node, qp, size_bytes, Time(start_ps)))
     }
 
     fn schedule_link(&mut self, at_ps: u64, node: u32, port: u16, up: bool) -> PyResult<()> {
@@ -495,7 +530,8 @@ impl PyFabric {
         let stop = py.detach(|| match medium {
             AnyMedium::Memory(m) => fabric.run(m, until, budget_events),
             AnyMedium::Veth(m) => {
-                m.set_deadline(Instant::now() + Duration::from_millis(budget_ms));
+                let budget = Duration::from_millis(budget_ms.min(LONGEST_BUDGET_MS));
+                m.set_deadline(Instant::now() + budget);
                 fabric.run(m.as_mut(), until, budget_events)
             }
         });

@@ -4,8 +4,9 @@
 //! 1. scheduled controls (link state, faults, posted messages, breakpoints), in the order in which they were scheduled;
 //! 2. ends of transmission, by node and port;
 //! 3. arrivals of frames, by node and port;
-//! 4. timers, by node, then in the order in which they were set;
-//! 5. the sampling of time series.
+//! 4. frames from outside, by node and port;
+//! 5. timers, by node, then in the order in which they were set;
+//! 6. the sampling of time series.
 //!
 //! What is still equal after that is taken in the order in which it was scheduled. Nodes are numbered in the order of
 //! the topology, so that no hash and no address has a say.

@@ -10,8 +10,9 @@ use crate::wire::Pause;
 
 /// Priorities of IEEE 802.1Q.
 pub const PRIORITIES: usize = 8;
-/// Most pause frames that wait for a busy port. Each port and priority has at most an XOFF, its refresh and an XON under way.
-const CONTROL_LIMIT: usize = 64;
+
+/// Twice the time of a pause frame for each priority: half of the link stays free, whatever the quanta.
+const LEAST_REFRESH_BITS: u64 = 2 * PRIORITIES as u64 * 84 * 8;
 
 /// Counters of one port and priority, as in `ports.parquet`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +39,8 @@ pub struct Tx {
     pub rate: Rate,
     busy: bool,
     up: bool,
-    control: VecDeque<Frame>,
+    /// At most one pause frame a priority: a newer one takes the older one's place.
+    control: VecDeque<(u8, Frame)>,
     paused_since: [Option<Time>; PRIORITIES],
     paused_until: [Time; PRIORITIES],
     /// Counters by priority; receivers count here too.
@@ -139,16 +141,30 @@ impl Tx {
         }
     }
 
-    /// Queues a pause frame, which goes before everything else and is never paused itself.
-    pub fn push_control(&mut self, frame: Frame) {
-        if self.up && self.control.len() < CONTROL_LIMIT {
-            self.control.push_back(frame);
+    /// Queues a pause frame of a priority, which goes before everything else and is never paused itself. One that still waits
+    /// is out of date, and is replaced.
+    pub fn push_control(&mut self, priority: u8, frame: Frame) {
+        if !self.up {
+            return;
         }
+        match self.control.iter_mut().find(|(p, _)| *p == priority) {
+            Some((_, waiting)) => *waiting = frame,
+            None => self.control.push_back((priority, frame)),
+        }
+    }
+
+    /// How long after a pause frame of `quanta` the next one is due: half its time, which leaves room for a frame in progress and
+    /// the way to the peer; but never so often that pause frames fill the link.
+    pub fn pause_refresh(&self, quanta: u16) -> Time {
+        let least = self.rate.time_for_bits(LEAST_REFRESH_BITS);
+        Time(self.rate.quanta_time(quanta).0 / 2)
+            .max(least)
+            .max(Time(1))
     }
 
     /// Starts the next waiting pause frame; true if there was one. Call only on a port that is ready.
     pub fn send_control(&mut self, fx: &mut Effects) -> bool {
-        let Some(frame) = self.control.pop_front() else {
+        let Some((_, frame)) = self.control.pop_front() else {
             return false;
         };
         self.start(frame, fx);

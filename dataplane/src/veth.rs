@@ -21,8 +21,10 @@ use crate::time::Time;
 /// reading a clock, since a stopped process (SIGSTOP) has not waited.
 const LOSS_WAIT: Duration = Duration::from_millis(20);
 const LOSS_WAITS: u32 = 150;
-/// Frames sent and not yet read back, above which no more are sent: the kernel's backlog per processor holds 1000.
+/// Frames sent and not yet read back, above which some are read before more are sent: the kernel's backlog per processor holds 1000.
 const OUTSTANDING_LIMIT: usize = 512;
+/// How often that is tried, 0.1 ms each, before sending goes on all the same.
+const OUTSTANDING_TRIES: u32 = 50;
 /// How often a free-running clock looks for frames from outside.
 const FOREIGN_POLL: Duration = Duration::from_millis(1);
 /// Lateness that counts as the clock having slipped rather than as the grain of sleeping.
@@ -36,13 +38,24 @@ const SEND_RETRIES: u32 = 1000;
 struct Expected {
     length: usize,
     hash: u32,
+    /// The link refused it: it will not come.
+    refused: bool,
+}
+
+/// A frame that waits to be sent, and the port of ours that expects it.
+#[derive(Debug)]
+struct Pending {
+    to: Option<PortId>,
+    frame: Frame,
 }
 
 #[derive(Debug, Default)]
 struct VethPort {
     socket: Option<PacketSocket>,
-    pending: Vec<Frame>,
+    pending: Vec<Pending>,
+    /// What is due here, in order; the first `sent` of them have left the far end, and only those can come.
     expected: VecDeque<Expected>,
+    sent: usize,
     /// Frames of ours read back, in the order expected; `None` stands for a lost one.
     ready: VecDeque<Option<Frame>>,
     /// Whether a host's own stack listens here: it has no fabric clock, so on a paced fabric it must not see a frame early.
@@ -74,6 +87,7 @@ pub struct VethMedium {
     receiver: Receiver,
     /// Ports with pending frames.
     dirty: Vec<PortId>,
+    /// Frames sent and not yet read back.
     outstanding: usize,
     foreign: VecDeque<(PortId, Frame)>,
     next_foreign_poll: Instant,
@@ -124,7 +138,7 @@ impl VethMedium {
         Ok(())
     }
 
-    /// Closes a port's socket; what is expected there will be counted as lost.
+    /// Closes a port's socket; what is expected there is counted as lost when it is due.
     pub fn detach(&mut self, port: PortId) {
         self.port(port).socket = None;
     }
@@ -192,6 +206,7 @@ impl VethMedium {
             socket,
             expected,
             ready,
+            sent,
             ..
         } = &mut self.ports[port_id];
         let Some(socket) = socket else { return 0 };
@@ -201,15 +216,17 @@ impl VethMedium {
             let (length, digest) = (bytes.len(), hash(&bytes));
             let found = expected
                 .iter()
-                .position(|e| e.length == length && e.hash == digest);
+                .take(*sent)
+                .position(|e| !e.refused && e.length == length && e.hash == digest);
             if let Some(skipped) = found {
                 // A veth keeps order: what was expected before this one is lost.
-                for _ in 0..skipped {
+                for before in expected.drain(..=skipped).take(skipped) {
                     ready.push_back(None);
+                    fidelity.lost_frames += 1;
+                    ours += usize::from(!before.refused);
                 }
-                expected.drain(..=skipped);
-                fidelity.lost_frames += skipped as u64;
-                ours += skipped + 1;
+                *sent -= skipped + 1;
+                ours += 1;
                 ready.push_back(Some(Frame::new(bytes)));
             } else if foreign.len() < FOREIGN_LIMIT {
                 let wall = SystemTime::now()
@@ -227,34 +244,34 @@ impl VethMedium {
         received.unwrap_or(0)
     }
 
-    fn push_pending(&mut self, from: PortId, frame: Frame) {
+    fn push_pending(&mut self, from: PortId, pending: Pending) {
         let port = self.port(from);
-        port.pending.push(frame);
+        port.pending.push(pending);
         if port.pending.len() == 1 {
             self.dirty.push(from);
         }
     }
 
     fn send_pending(&mut self, port_id: PortId) {
-        let frames = std::mem::take(&mut self.ports[port_id].pending);
-        let mut rest: &[Frame] = &frames;
+        let mut all = std::mem::take(&mut self.ports[port_id].pending);
+        let mut rest: &[Pending] = &all;
         let mut retries = 0;
         while !rest.is_empty() {
-            if self.outstanding > OUTSTANDING_LIMIT {
-                self.read_all(Duration::from_micros(100));
-            }
-            let batch: Vec<&[u8]> = rest.iter().take(BATCH).map(Frame::bytes).collect();
+            self.relieve();
+            let batch: Vec<&[u8]> = rest.iter().take(BATCH).map(|p| p.frame.bytes()).collect();
             let sent = match &self.ports[port_id].socket {
                 Some(socket) => socket.send(&batch),
                 None => Err(io::ErrorKind::NotConnected.into()),
             };
             match sent {
                 Ok(n) if n > 0 => {
-                    rest = &rest[n..];
+                    let (gone, left) = rest.split_at(n);
+                    gone.iter().for_each(|p| self.has_left(p.to, false));
+                    rest = left;
                     retries = 0;
                 }
                 Err(error) if !is_passing(&error) || retries >= SEND_RETRIES => {
-                    // The far end notices that the frame does not come; a port without a far end counts here.
+                    self.has_left(rest[0].to, true);
                     rest = &rest[1..];
                     retries = 0;
                 }
@@ -264,9 +281,44 @@ impl VethMedium {
                 }
             }
         }
-        let mut frames = frames;
-        frames.clear();
-        self.ports[port_id].pending = frames;
+        all.clear();
+        self.ports[port_id].pending = all;
+    }
+
+    /// A frame for `to` was sent, or refused by the link.
+    fn has_left(&mut self, to: Option<PortId>, refused: bool) {
+        let Some(to) = to else {
+            self.fidelity.lost_frames += u64::from(refused);
+            return;
+        };
+        let port = &mut self.ports[to];
+        if let Some(expected) = port.expected.get_mut(port.sent) {
+            expected.refused = refused;
+            port.sent += 1;
+            self.outstanding += usize::from(!refused);
+        }
+    }
+
+    /// Reads frames back before the kernel's backlog overflows.
+    fn relieve(&mut self) {
+        for _ in 0..OUTSTANDING_TRIES {
+            if self.outstanding <= OUTSTANDING_LIMIT {
+                return;
+            }
+            self.read_all(Duration::from_micros(100));
+        }
+    }
+
+    /// Gives up the frame that is due next at a port.
+    fn give_up(&mut self, port_id: PortId) {
+        let port = &mut self.ports[port_id];
+        if let Some(lost) = port.expected.pop_front() {
+            if port.sent > 0 {
+                port.sent -= 1;
+                self.outstanding -= usize::from(!lost.refused).min(self.outstanding);
+            }
+            self.fidelity.lost_frames += 1;
+        }
     }
 }
 
@@ -284,6 +336,7 @@ impl Medium for VethMedium {
             let expected = Expected {
                 length: frame.len(),
                 hash: hash(frame.bytes()),
+                refused: false,
             };
             let paced = self.slowdown.is_some();
             let port = self.port(to);
@@ -292,9 +345,8 @@ impl Medium for VethMedium {
                 port.held.push_back((from, frame));
                 return;
             }
-            self.outstanding += 1;
         }
-        self.push_pending(from, frame);
+        self.push_pending(from, Pending { to, frame });
         if self.port(from).pending.len() >= BATCH {
             self.flush();
         }
@@ -305,8 +357,8 @@ impl Medium for VethMedium {
             return frame;
         }
         if let Some((from, frame)) = self.port(port).held.pop_front() {
-            self.outstanding += 1;
-            self.push_pending(from, frame);
+            let to = Some(port);
+            self.push_pending(from, Pending { to, frame });
         }
         self.flush();
         for _ in 0..LOSS_WAITS {
@@ -315,15 +367,16 @@ impl Medium for VethMedium {
                     return frame;
                 }
             }
+            let due = self.ports[port].expected.front();
+            if due.is_none_or(|due| due.refused) || self.ports[port].socket.is_none() {
+                break;
+            }
             self.read_all(LOSS_WAIT);
             if let Some(frame) = self.ports[port].ready.pop_front() {
                 return frame;
             }
         }
-        if self.ports[port].expected.pop_front().is_some() {
-            self.outstanding = self.outstanding.saturating_sub(1);
-            self.fidelity.lost_frames += 1;
-        }
+        self.give_up(port);
         None
     }
 

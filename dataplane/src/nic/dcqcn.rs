@@ -16,7 +16,7 @@ pub struct DcqcnParams {
     pub min_cut_interval: Time,
     /// Period of timed rate increases.
     pub increase_timer: Time,
-    /// Bytes between counted rate increases; 0 for none.
+    /// Bytes between counted rate increases; 0 for none (the timer alone then leads through the stages).
     pub byte_counter: u64,
     /// Steps of fast recovery.
     pub fast_recovery_steps: u32,
@@ -75,7 +75,7 @@ impl Dcqcn {
         while self.alpha_at + self.params.alpha_timer <= now {
             self.alpha_at += self.params.alpha_timer;
             self.alpha *= 1.0 - self.params.g;
-            if self.alpha < 1e-9 {
+            if self.alpha < 1e-9 || self.params.g <= 0.0 {
                 // Nothing is left to decay: the rest of the steps would change nothing.
                 let steps = now.saturating_sub(self.alpha_at).0 / self.params.alpha_timer.0.max(1);
                 self.alpha_at += Time(steps * self.params.alpha_timer.0);
@@ -126,15 +126,24 @@ impl Dcqcn {
     /// One step of fast recovery, additive or hyper increase (figure 7, equations 3 and 4).
     fn increase(&mut self) {
         let f = self.params.fast_recovery_steps;
-        let (least, most) = (
-            self.timer_stage.min(self.byte_stage),
-            self.timer_stage.max(self.byte_stage),
-        );
-        if least > f {
-            let steps = f64::from(least - f);
-            self.target_bps += steps * self.params.rate_hai.0 as f64;
-        } else if most > f {
-            self.target_bps += self.params.rate_ai.0 as f64;
+        if self.params.byte_counter == 0 {
+            // Without a byte counter the timer alone counts, as in the HPCC artifact: F steps of recovery, one additive, then hyper.
+            if self.timer_stage > f + 1 {
+                self.target_bps += self.params.rate_hai.0 as f64;
+            } else if self.timer_stage == f + 1 {
+                self.target_bps += self.params.rate_ai.0 as f64;
+            }
+        } else {
+            let (least, most) = (
+                self.timer_stage.min(self.byte_stage),
+                self.timer_stage.max(self.byte_stage),
+            );
+            if least > f {
+                let steps = f64::from(least - f);
+                self.target_bps += steps * self.params.rate_hai.0 as f64;
+            } else if most > f {
+                self.target_bps += self.params.rate_ai.0 as f64;
+            }
         }
         self.target_bps = self.target_bps.min(self.line_bps);
         self.current_bps = (self.target_bps + self.current_bps) / 2.0;

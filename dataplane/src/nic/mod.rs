@@ -64,12 +64,12 @@ pub struct NicCounters {
     pub reply_overflow: u64,
 }
 
-/// A NIC that sends pause frames without end (Guo et al., SIGCOMM 2016, section 4.3).
+/// A NIC that sends pause frames without end (Guo et al., SIGCOMM 2016, section 4.3), for one priority.
 #[derive(Clone, Copy, Debug)]
 struct StormState {
-    priority: u8,
     quanta: u16,
     until: Time,
+    next_at: Time,
 }
 
 /// A NIC.
@@ -85,7 +85,7 @@ pub struct Nic {
     ring: VecDeque<usize>,
     wake_at: Time,
     lldp: Option<Vec<u8>>,
-    storm: Option<StormState>,
+    storms: [Option<StormState>; PRIORITIES],
     /// Totals.
     pub counters: NicCounters,
 }
@@ -110,7 +110,7 @@ impl Nic {
             ring: VecDeque::new(),
             wake_at: Time::MAX,
             lldp,
-            storm: None,
+            storms: Default::default(),
             counters: NicCounters::default(),
         }
     }
@@ -161,6 +161,7 @@ impl Nic {
     }
 
     /// Begins a pause storm that lasts until `until`: pause frames of `quanta` for `priority`, each sent before the last expires.
+    /// One that is under way for that priority is replaced.
     pub fn start_storm(
         &mut self,
         now: Time,
@@ -169,38 +170,45 @@ impl Nic {
         until: Time,
         fx: &mut Effects,
     ) {
+        let priority = priority & 7;
+        let detail = u64::from(quanta);
         record(
             fx,
             EventKind::Fault,
             Some(PORT),
             Some(priority),
             None,
-            u64::from(quanta),
+            detail,
         );
-        self.storm = Some(StormState {
-            priority,
+        self.storms[usize::from(priority)] = Some(StormState {
             quanta,
             until,
+            next_at: now,
         });
-        self.on_timer(now, Timer::Storm, fx);
+        self.storm_tick(now, priority, fx);
     }
 
-    fn storm_tick(&mut self, now: Time, fx: &mut Effects) {
-        let Some(storm) = self.storm else { return };
-        if now >= storm.until {
-            self.storm = None;
-            let priority = Some(storm.priority);
-            record(fx, EventKind::Fault, Some(PORT), priority, None, 0);
+    fn storm_tick(&mut self, now: Time, priority: u8, fx: &mut Effects) {
+        let Some(storm) = &mut self.storms[usize::from(priority)] else {
+            return;
+        };
+        if storm.next_at != now {
             return;
         }
-        let pause = Pause::for_priority(storm.priority, storm.quanta);
-        self.tx.counters[usize::from(storm.priority & 7)].tx_pause += 1;
-        self.tx.push_control(Frame::pause(pause, self.mac));
-        let half = Time((self.tx.rate.quanta_time(storm.quanta).0 / 2).max(1));
+        if now >= storm.until {
+            self.storms[usize::from(priority)] = None;
+            record(fx, EventKind::Fault, Some(PORT), Some(priority), None, 0);
+            return;
+        }
+        let pause = Pause::for_priority(priority, storm.quanta);
+        storm.next_at = (now + self.tx.pause_refresh(storm.quanta)).min(storm.until);
         fx.push(Effect::Timer {
-            at: (now + half).min(storm.until),
-            timer: Timer::Storm,
+            at: storm.next_at,
+            timer: Timer::Storm { priority },
         });
+        self.tx.counters[usize::from(priority)].tx_pause += 1;
+        self.tx
+            .push_control(priority, Frame::pause(pause, self.mac));
         self.kick(now, fx);
     }
 
@@ -274,7 +282,11 @@ impl Nic {
             self.counters.unknown_qp += 1;
             return Some(());
         };
-        let priority = self.qps[index].qp.config.priority;
+        let config = &self.qps[index].qp.config;
+        let priority = match roce.bth.opcode {
+            Opcode::CNP => config.cnp_priority,
+            _ => config.priority,
+        };
         let counters = &mut self.tx.counters[usize::from(priority & 7)];
         counters.rx_frames += 1;
         counters.rx_bytes += frame.len() as u64;
@@ -412,6 +424,9 @@ impl Nic {
         let Some(aeth) = roce.ext.aeth else { return };
         let syndrome = Syndrome((aeth >> 24) as u8);
         let qp = &mut self.qps[index].qp;
+        if qp.state == State::Error {
+            return;
+        }
         let Some(seq) = qp.sent_seq(roce.bth.psn) else {
             return;
         };
@@ -423,8 +438,8 @@ impl Nic {
             // Everything before the PSN has arrived; go back to it.
             self.advance(now, index, seq, fx);
             self.qps[index].qp.next = seq;
-        } else {
-            // Every other NAK ends the connection (section 9.7.5.2).
+        } else if syndrome.is_nak() {
+            // Every other NAK ends the connection (section 9.7.5.2). A receiver that is not ready is not to be had with WRITE.
             for (message, outcome) in self.qps[index].qp.fail(Outcome::RemoteError) {
                 finish(fx, message.id, message.retransmitted, outcome);
             }
@@ -612,7 +627,7 @@ impl Nic {
         match timer {
             Timer::Resume { .. } | Timer::NicWake => self.kick(now, fx),
             Timer::Retransmit { qp } => self.on_retry_timer(now, qp as usize, fx),
-            Timer::Storm => self.storm_tick(now, fx),
+            Timer::Storm { priority } => self.storm_tick(now, priority & 7, fx),
             Timer::PauseRefresh { .. } | Timer::Pipeline { .. } | Timer::MacControl { .. } => {}
         }
     }

@@ -10,6 +10,9 @@ use crate::wire::Opcode;
 /// Packet sequence numbers are 24 bits wide.
 pub const PSN_MASK: u32 = 0xff_ffff;
 
+/// Most packets outstanding: half of the PSN space, so that an acknowledgement is never ambiguous (section 9.7.5.1.4).
+const WINDOW_PACKETS: u64 = 1 << 23;
+
 /// How a queue pair is set up; the same at both ends but for numbers and template.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
@@ -146,7 +149,9 @@ impl Qp {
     }
 
     pub fn has_work(&self) -> bool {
-        self.state == State::ReadyToSend && self.next < self.end
+        self.state == State::ReadyToSend
+            && self.next < self.end
+            && self.next - self.una < WINDOW_PACKETS
     }
 
     pub fn psn(&self, seq: u64) -> u32 {

@@ -23,6 +23,8 @@ use crate::time::{wire_bytes, Rate, Time, HEADER_BYTES};
 use crate::tx::{Tx, PRIORITIES};
 use crate::wire::{Ecn, Headers, Kind, MacAddr, Pause};
 
+/// Longest frame that the controller may send: what a link of MTU 9000 takes, with an 802.1Q tag.
+pub const LONGEST_FRAME_BYTES: usize = 9018;
 /// OpenFlow's reasons for a packet-in (specification section 7.4.1).
 pub const REASON_NO_MATCH: u8 = 0;
 /// An explicit output to the controller.
@@ -203,10 +205,14 @@ impl Switch {
         let verdict = self.tables.lookup(&frame, port).unwrap_or_default();
         let cut = self.config.cut_through && self.can_cut_through(port, &verdict);
         let out_at = if cut { now } else { whole_at } + self.config.pipeline_latency;
-        if out_at == now {
+        if out_at == now && self.ports[usize::from(port)].pipeline.is_empty() {
             return self.out_of_pipeline(now, port, frame, &verdict, fx);
         }
         let pipeline = &mut self.ports[usize::from(port)].pipeline;
+        // Frames from outside do not take turns with ours on the link: what came first stays first.
+        let out_at = pipeline
+            .back()
+            .map_or(out_at, |last| out_at.max(last.out_at));
         pipeline.push_back(InPipeline {
             out_at,
             frame,
@@ -409,8 +415,7 @@ impl Switch {
         let out = &mut self.ports[usize::from(port)];
         if quanta > 0 {
             out.tx.counters[priority].tx_pause += 1;
-            // Half the pause time leaves room for a frame in progress and the way to the peer.
-            let at = now + Time(out.tx.rate.quanta_time(quanta).0 / 2);
+            let at = now + out.tx.pause_refresh(quanta);
             out.refresh_at[priority] = at;
             fx.push(Effect::Timer {
                 at,
@@ -420,7 +425,7 @@ impl Switch {
                 },
             });
         }
-        out.tx.push_control(frame);
+        out.tx.push_control(priority as u8, frame);
         self.kick(now, port, fx);
     }
 
@@ -445,12 +450,15 @@ impl Switch {
         match timer {
             Timer::Resume { port } => self.kick(now, port, fx),
             Timer::Pipeline { port } => {
-                let pipeline = &mut self.ports[usize::from(port)].pipeline;
-                if pipeline.front().is_none_or(|next| next.out_at > now) {
-                    return;
-                }
-                if let Some(next) = pipeline.pop_front() {
-                    self.out_of_pipeline(now, port, next.frame, &next.verdict, fx);
+                let at = usize::from(port);
+                while self.ports[at]
+                    .pipeline
+                    .front()
+                    .is_some_and(|next| next.out_at <= now)
+                {
+                    if let Some(next) = self.ports[at].pipeline.pop_front() {
+                        self.out_of_pipeline(now, port, next.frame, &next.verdict, fx);
+                    }
                 }
             }
             Timer::MacControl { port } => {
@@ -483,6 +491,7 @@ impl Switch {
             return self.kick(now, port, fx);
         }
         self.mmu.clear_xoff(at);
+        self.ports[at].pauses.clear();
         for priority in 0..PRIORITIES {
             self.ports[at].queue_bytes[priority] = 0;
             for queued in std::mem::take(&mut self.ports[at].queues[priority]) {
@@ -504,8 +513,12 @@ impl Switch {
         frame: Frame,
         fx: &mut Effects,
     ) {
-        self.counters.created_bytes += frame.len() as u64;
-        if frame.is_malformed() {
+        self.counters.created_bytes += frame.accounted_bytes();
+        // MAC control is between the two ends of a link: nobody sends it across a switch.
+        if frame.is_malformed()
+            || frame.headers().kind == Kind::MacControl
+            || frame.len() > LONGEST_FRAME_BYTES
+        {
             return self.drop(
                 fx,
                 in_port.unwrap_or(0),

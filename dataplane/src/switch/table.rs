@@ -3,7 +3,7 @@
 //! Lookup is a tuple space search: entries that match on the same fields share one hash table, and the tables are
 //! tried in order of their highest priority, so that the cost follows the number of distinct masks and not of entries.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -277,6 +277,8 @@ pub enum TableError {
     OutOfBuckets,
     #[error("OFPGMFC_LOOP")]
     GroupLoop,
+    #[error("OFPGMFC_CHAINING_UNSUPPORTED")]
+    ChainTooDeep,
 }
 
 /// Multiplicative hashing with a fixed key: the order of entries never depends on it, only speed does.
@@ -399,7 +401,7 @@ pub struct FlowFilter {
     pub matching: Match,
     /// Exactly this match at this priority, instead of everything the match covers.
     pub strict_priority: Option<u16>,
-    pub out_port: Option<Port>,
+    pub output: Option<Output>,
     pub out_group: Option<u32>,
     pub cookie: u64,
     pub cookie_mask: u64,
@@ -415,8 +417,8 @@ impl FlowFilter {
         matches
             && flow.cookie & self.cookie_mask == self.cookie & self.cookie_mask
             && self
-                .out_port
-                .is_none_or(|p| outputs(Action::Output(Output::Port(p))))
+                .output
+                .is_none_or(|output| outputs(Action::Output(output)))
             && self.out_group.is_none_or(|g| outputs(Action::Group(g)))
     }
 }
@@ -596,7 +598,7 @@ impl Tables {
             (false, true) => return Err(TableError::UnknownGroup),
             _ => {}
         }
-        if self.groups.len() >= MAX_GROUPS {
+        if !modify && self.groups.len() >= MAX_GROUPS {
             return Err(TableError::OutOfGroups);
         }
         if buckets.len() > MAX_BUCKETS {
@@ -607,14 +609,8 @@ impl Tables {
         }
         for bucket in &buckets {
             self.check_actions(&bucket.actions)?;
-            for action in bucket.actions.iter() {
-                let mut seen = BTreeSet::new();
-                if matches!(*action, Action::Group(g) if self.reaches(g, id, GROUP_DEPTH, &mut seen))
-                {
-                    return Err(TableError::GroupLoop);
-                }
-            }
         }
+        self.check_chain(id, &buckets)?;
         let group = Group {
             kind,
             buckets,
@@ -625,20 +621,58 @@ impl Tables {
         Ok(())
     }
 
-    /// Whether `to` can be reached from group `from`; a chain deeper than what a lookup follows counts as a loop.
-    fn reaches(&self, from: u32, to: u32, depth: u8, seen: &mut BTreeSet<(u32, u8)>) -> bool {
-        if from == to || depth == 0 {
-            return true;
-        }
-        let Some(group) = self.groups.get(&from) else {
-            return false;
+    /// Groups may be chained as deep as a lookup follows them, and never in a loop. What lies above a group that is used by
+    /// others was checked with it as it is, so a change may not make it deeper.
+    fn check_chain(&self, id: u32, buckets: &[Bucket]) -> Result<(), TableError> {
+        let mut known = BTreeMap::new();
+        let height = self
+            .height_over(buckets, id, GROUP_DEPTH, &mut known)
+            .ok_or(TableError::GroupLoop)?;
+        let Some(old) = self.groups.get(&id) else {
+            return Ok(());
         };
-        seen.insert((from, depth))
-            && group
-                .buckets
-                .iter()
-                .flat_map(|b| b.actions.iter())
-                .any(|a| matches!(*a, Action::Group(g) if self.reaches(g, to, depth - 1, seen)))
+        let old_height = self.height_over(&old.buckets, id, GROUP_DEPTH, &mut known);
+        if old_height.is_some_and(|old| height > old) && self.is_chained_to(id) {
+            return Err(TableError::ChainTooDeep);
+        }
+        Ok(())
+    }
+
+    /// How many groups are chained in a group of these buckets, itself included; `None` if that leads back to `id` or deeper than `most`.
+    fn height_over(
+        &self,
+        buckets: &[Bucket],
+        id: u32,
+        most: u8,
+        known: &mut BTreeMap<u32, u8>,
+    ) -> Option<u8> {
+        let mut below = 0;
+        for action in buckets.iter().flat_map(|b| b.actions.iter()) {
+            let Action::Group(next) = *action else {
+                continue;
+            };
+            if next == id || most <= 1 {
+                return None;
+            }
+            let height = match (known.get(&next), self.groups.get(&next)) {
+                (Some(&height), _) => height,
+                (None, None) => continue,
+                (None, Some(group)) => {
+                    let height = self.height_over(&group.buckets, id, most - 1, known)?;
+                    known.insert(next, height);
+                    height
+                }
+            };
+            below = below.max(height);
+        }
+        (below < most).then_some(below + 1)
+    }
+
+    fn is_chained_to(&self, id: u32) -> bool {
+        self.groups
+            .values()
+            .flat_map(|g| g.buckets.iter().flat_map(|b| b.actions.iter()))
+            .any(|a| *a == Action::Group(id))
     }
 
     /// Removes a group (every group for `None`) and the flows that use it; returns those flows' ids.
@@ -680,6 +714,7 @@ impl Tables {
         let key = Key::of(frame, in_port);
         let mut verdict = Verdict::default();
         let mut table = 0;
+        let mut dec_ttl = 0;
         let mut matched = false;
         while let Some(flow) = self.tables[usize::from(table)].lookup(&key) {
             matched = true;
@@ -690,7 +725,7 @@ impl Tables {
             verdict.is_table_miss = flow.priority == 0 && flow.matching == Match::default();
             let next = flow.goto_table;
             let actions = Arc::clone(&flow.actions);
-            self.apply(&actions, frame, 0, &mut verdict, GROUP_DEPTH);
+            dec_ttl = self.apply(&actions, frame, dec_ttl, &mut verdict, GROUP_DEPTH);
             match next {
                 Some(next) => table = next,
                 None => break,
@@ -706,6 +741,7 @@ impl Tables {
         verdict
     }
 
+    /// Carries out actions; returns by how much the TTL is lower after them.
     fn apply(
         &mut self,
         actions: &[Action],
@@ -713,11 +749,11 @@ impl Tables {
         mut dec_ttl: u8,
         verdict: &mut Verdict,
         depth: u8,
-    ) {
+    ) -> u8 {
         for action in actions {
             verdict.steps += 1;
             if verdict.steps > MAX_STEPS {
-                return;
+                break;
             }
             match *action {
                 Action::DecTtl => dec_ttl = dec_ttl.saturating_add(1),
@@ -730,6 +766,7 @@ impl Tables {
                 Action::Group(_) => {}
             }
         }
+        dec_ttl
     }
 
     fn apply_group(

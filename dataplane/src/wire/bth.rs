@@ -179,6 +179,10 @@ impl Syndrome {
     pub fn is_ack(self) -> bool {
         self.0 >> 5 == 0
     }
+
+    pub fn is_nak(self) -> bool {
+        self.0 >> 5 == 3
+    }
 }
 
 /// The extended headers that an opcode calls for.

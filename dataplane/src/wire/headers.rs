@@ -6,6 +6,9 @@ use super::{
 };
 use crate::wire::MacAddr;
 
+const MORE_FRAGMENTS: u16 = 0x2000;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
 /// The kinds of frame that are handled differently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
@@ -128,9 +131,10 @@ impl Headers {
             fixed[16], fixed[17], fixed[18], fixed[19],
         ]));
         self.l3_end = self.l3_at + total as u16;
-        let later_fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x1fff != 0;
-        if !later_fragment {
-            self.read_ports(&packet[..total], header_bytes)?;
+        let fragment = u16::from_be_bytes([fixed[6], fixed[7]]);
+        if fragment & FRAGMENT_OFFSET == 0 {
+            let whole = fragment & MORE_FRAGMENTS == 0;
+            self.read_ports(&packet[..total], header_bytes, whole)?;
         }
         Ok(())
     }
@@ -149,10 +153,11 @@ impl Headers {
         self.ip_src = u128::from_be_bytes(header.src);
         self.ip_dst = u128::from_be_bytes(header.dst);
         self.l3_end = self.l3_at + total as u16;
-        self.read_ports(&packet[..total], 40)
+        self.read_ports(&packet[..total], 40, true)
     }
 
-    fn read_ports(&mut self, packet: &[u8], l4_at: usize) -> Result<(), WireError> {
+    /// `whole` says that the packet holds the whole datagram; the length in a first fragment is that of all of them.
+    fn read_ports(&mut self, packet: &[u8], l4_at: usize, whole: bool) -> Result<(), WireError> {
         if !matches!(self.protocol, IP_PROTO_UDP | IP_PROTO_TCP) {
             return Ok(());
         }
@@ -162,7 +167,7 @@ impl Headers {
         self.l4_at = self.l3_at + l4_at as u16;
         if self.protocol == IP_PROTO_UDP {
             let length = usize::from(r.u16("UDP header")?);
-            if length < 8 || length > packet.len() - l4_at {
+            if length < 8 || (whole && length > packet.len() - l4_at) {
                 return Err(WireError::BadLength("UDP header"));
             }
         }
