@@ -134,7 +134,7 @@ class SubnetManager(OSKenApp):
             raise SubnetManagerError([str(error)]) from None
         self.macs = {self.lids[e.name]: e.mac for e in self.declared.end_ports}
         end_ports = tuple(replace(e, lid=self.lids[e.name]) for e in self.declared.end_ports)
-        self.graph = Graph(frozenset(names), self._found_links, end_ports)
+        self.graph = Graph(frozenset(names), dict(self._found_links), end_ports)
         routes = self._install_routes()
         self._verify(routes)
         for name in names:
@@ -199,9 +199,13 @@ class SubnetManager(OSKenApp):
             self._answer_arp(message.datapath, port[1], bytes(message.data))
 
     def _learn(self, at: Port, found: Probe | NicAnswer | None) -> None:
+        if self.graph is not None:
+            return  # The fabric is open: hosts could forge probes.
         if isinstance(found, Probe):
             sender = self.declared.switches.get(found.dpid)
-            if sender is not None and self._found_links.get((sender, found.port)) != at:
+            if sender is None or sender not in self.datapaths or found.port not in self.datapaths[sender].ports:
+                return
+            if self._found_links.get((sender, found.port)) != at:
                 self._found_links[(sender, found.port)] = at
                 self._found_at = time.monotonic()
         elif isinstance(found, NicAnswer) and self._found_ends.get(at) != found.mac:

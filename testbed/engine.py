@@ -46,7 +46,9 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        # What is ignored stays so: under nohup, a run outlives the terminal.
+        wanted = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
+        before = {s: signal.signal(s, self._handle) for s in wanted}
         try:
             yield self
         finally:

@@ -1,6 +1,8 @@
 """The command line: exit codes, what goes where, what is refused."""
 
 import json
+import subprocess
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -112,3 +114,38 @@ def test_topologies_are_shown(cli, tmp_path):
 def test_help_has_examples(cli):
     for command in ("run", "demo", "up"):
         assert "Example:" in cli(command, "--help").out
+
+
+def test_two_runs_of_one_second_both_keep_their_results(tmp_path, monkeypatch):
+    from testbed.results import RunFolder
+
+    monkeypatch.chdir(tmp_path)
+    with RunFolder(None, "same") as one, RunFolder(None, "same") as two:
+        two.final = one.final
+        kept = []
+        for folder in (one, two):
+            folder.write_text("summary.json", "{}")
+            kept.append(folder.commit())
+    assert kept[0] != kept[1]
+    assert all((path / "summary.json").exists() for path in kept)
+
+
+def test_the_current_folder_can_be_the_run_folder(cli, scenario, tmp_path):
+    path = scenario(SMALL)
+    (tmp_path / "here").mkdir()
+    command = [sys.executable, "-m", "testbed", "run", str(path), "--engine", "simulate", "--out", "."]
+    done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "here" / "summary.json").exists()
+
+
+def test_a_ratio_without_end_is_refused(cli, scenario):
+    done = cli("run", scenario(SMALL), "--engine", "simulate", "--set", "switch.pfc.alpha=.inf")
+    assert done.code == 2
+    assert "neither a number nor a fraction" in done.err
+
+
+def test_a_profile_above_the_buffer_is_told(cli, scenario):
+    done = cli("run", scenario(SMALL), "--engine", "simulate", "--set", "switch.buffer=1MB")
+    assert done.code == 2
+    assert "at 100Gbps, kmax of profile hpcc 1600KB is above the buffer of 1MB" in done.err

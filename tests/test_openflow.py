@@ -183,6 +183,42 @@ def test_what_is_not_supported_is_refused_by_name(message, type_, code):
     expect_error(ask(make_agent(), message), type_, code)
 
 
+def test_a_mod_too_long_to_be_told_again_is_refused():
+    actions = [p.OFPActionOutput(1)] * 4091
+    mod = flow_mod(instructions=[p.OFPInstructionActions(o.OFPIT_APPLY_ACTIONS, actions)])
+    agent = make_agent()
+    expect_error(ask(agent, mod), o.OFPET_BAD_INSTRUCTION, o.OFPBIC_BAD_LEN)
+    assert flows(agent) == []
+
+
+def test_chains_of_groups_are_as_deep_as_they_are_followed():
+    agent = make_agent()
+
+    def add(group, actions, command=o.OFPGC_ADD):
+        return ask(agent, p.OFPGroupMod(Peer(), command, o.OFPGT_ALL, group, [p.OFPBucket(actions=actions)]))
+
+    assert add(1, [p.OFPActionOutput(1)]) == []
+    for group in (2, 3, 4):
+        assert add(group, [p.OFPActionGroup(group - 1)]) == []
+    expect_error(add(5, [p.OFPActionGroup(4)]), o.OFPET_GROUP_MOD_FAILED, o.OFPGMFC_LOOP)
+    assert add(9, [p.OFPActionOutput(2)]) == []
+    deeper = add(1, [p.OFPActionGroup(9)], o.OFPGC_MODIFY)
+    expect_error(deeper, o.OFPET_GROUP_MOD_FAILED, o.OFPGMFC_CHAINING_UNSUPPORTED)
+    # The deepest chain that is allowed is followed to its end.
+    frame = bytes.fromhex("020000000001020000000002") + b"\x88\xb5" + bytes(46)
+    assert ask(agent, p.OFPPacketOut(Peer(), o.OFP_NO_BUFFER, o.OFPP_CONTROLLER, [p.OFPActionGroup(4)], frame)) == []
+    assert agent.dataplane.port_counters(agent.node, 0)["tx_frames"][0] == 1
+
+
+def test_nobody_sends_pause_frames_across_a_switch():
+    agent = make_agent()
+    pause = bytes.fromhex("0180c2000001020000000009 8808 0101 0008".replace(" ", "")) + bytes(42)
+    out = p.OFPPacketOut(Peer(), o.OFP_NO_BUFFER, o.OFPP_CONTROLLER, [p.OFPActionOutput(1)], pause)
+    assert ask(agent, out) == []
+    assert agent.dataplane.node_counters(agent.node)["drops"]["malformed"] == 1
+    assert agent.dataplane.conservation()["balanced"]
+
+
 def test_packets_out_and_in():
     agent = make_agent()
     sent: list[bytes] = []
@@ -344,6 +380,23 @@ class TestConnection:
             peer, _ = server.accept()
             peer.send(struct.pack("!BBHI", 4, 2, 3, 1))
             self.until(lambda: not connection.connected, connection)
+            peer.close()
+        connection.close()
+
+    def test_a_controller_that_sends_without_end_is_read_as_fast_as_it_is_handled(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            handled: list[bytes] = []
+            connection = Connection("127.0.0.1", server.getsockname()[1], lambda: b"", lambda m: handled.append(m) or [])
+            self.until(lambda: connection.connected, connection)
+            peer, _ = server.accept()
+            peer.setblocking(False)
+            small = struct.pack("!BBHI", 4, o.OFPT_ECHO_REPLY, 8, 1) * 8000
+            for _ in range(200):
+                with contextlib.suppress(BlockingIOError):
+                    peer.send(small)
+                connection.poll()
+                assert len(connection._received) < 200_000
+            assert len(handled) == 200 * 512
             peer.close()
         connection.close()
 

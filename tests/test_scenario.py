@@ -53,7 +53,7 @@ BAD = [
     (
         "  buffer: 4MB",
         "  buffer: 4MB\n  ecn: {kmin: 3MB, kmax: 1MB}",
-        "{f}:7: switch.ecn: Kmin (3000000 B) is above Kmax (1000000 B): exchange them",
+        "Kmin (3000000 B) is above Kmax (1000000 B): exchange them",
     ),
     ("  buffer: 4MB", "  buffer: 40KB", "{f}:6: switch.buffer: headroom and reserve of spine1's ports take"),
     ("kind: leaf-spine", "kind: torus", "{f}:2: topology: input tag 'torus'"),

@@ -257,3 +257,111 @@ proptest! {
         prop_assert_eq!(switch.queued_bytes(), 0);
     }
 }
+
+fn small() -> Setup {
+    Setup {
+        hosts: 2,
+        host_rate_gbps: 100,
+        trunk_rate_gbps: 100,
+        trunks: 1,
+        delay_ns: 600,
+        pool_bytes: 1_000_000,
+        headroom: 1.0,
+        lossless: true,
+        alpha: 1.0,
+        dcqcn: false,
+        mtu: 1024,
+        seed: 1,
+        timeout_exponent: 4,
+        cut_through: false,
+        pipeline_ns: 0,
+    }
+}
+
+#[test]
+fn a_first_fragment_is_no_malformed_datagram() {
+    let mut bytes = common::template(1, 2, 18, 0xc000);
+    bytes[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
+    bytes[38..40].copy_from_slice(&9000u16.to_be_bytes());
+    bytes[24..26].fill(0);
+    let sum = dataplane::wire::ipv4_checksum(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    assert!(Headers::parse(&bytes).is_ok());
+    bytes[20..22].fill(0);
+    bytes[24..26].fill(0);
+    let sum = dataplane::wire::ipv4_checksum(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    assert!(
+        Headers::parse(&bytes).is_err(),
+        "a whole datagram may not be longer than its packet"
+    );
+}
+
+/// Pause frames sent for each priority in a millisecond of storms, and data frames that got through beside them.
+fn storms(priorities: &[u8], quanta: u16) -> (Vec<u64>, u64) {
+    let mut net = dumbbell(&small());
+    net.message(1, 0, 100_000_000, 0);
+    assert!(net.fabric.start(None));
+    for &priority in priorities {
+        let control = dataplane::fabric::Control::StartStorm {
+            node: net.hosts[1],
+            priority,
+            quanta,
+            until: Time::from_ns(1_000_000),
+        };
+        net.fabric.schedule(Time::ZERO, control);
+    }
+    net.fabric
+        .run(&mut net.medium, Time::from_ns(1_000_000), 10_000_000);
+    let Some(Node::Nic(nic)) = net.fabric.node(net.hosts[1]) else {
+        unreachable!()
+    };
+    let sent = priorities
+        .iter()
+        .map(|&p| nic.tx().counters[usize::from(p)].tx_pause)
+        .collect();
+    (sent, nic.tx().counters[usize::from(PRIORITY)].tx_frames)
+}
+
+#[test]
+fn storms_of_several_priorities_keep_their_own_time() {
+    // Half of 65,535 quanta at 100 Gb/s is 167.8 us: six frames in a millisecond, for each.
+    assert_eq!(storms(&[4, 5], 65_535).0, [6, 6]);
+}
+
+#[test]
+fn the_smallest_quanta_leave_room_for_data() {
+    let (sent, data) = storms(&[0, 1, 2, 4, 5, 6, 7], 1);
+    assert!(sent.iter().all(|&n| n > 500), "{sent:?}");
+    // Seven priorities of 84 bytes in each 1344: the data has the rest.
+    let share = data as f64 * f64::from(1024 + 58 + 24) * 8.0 / 100_000.0 / 1000.0;
+    assert!(share > 0.45, "{share}");
+}
+
+#[test]
+fn a_queue_pair_in_error_times_out_no_more() {
+    let mut net = dumbbell(&small());
+    net.message(1, 0, 1_000_000, 0);
+    assert!(net.fabric.start(None));
+    let down = dataplane::fabric::Control::LinkState {
+        node: net.hosts[0],
+        port: 0,
+        up: false,
+    };
+    net.fabric.schedule(Time::from_ns(10_000), down);
+    while net.fabric.open_messages() > 0 {
+        net.fabric
+            .run(&mut net.medium, Time::from_ns(100_000_000), 1_000_000);
+        net.fabric.take_port_changes();
+    }
+    net.fabric
+        .run(&mut net.medium, Time::from_ns(100_000_000), 1_000_000);
+    let Some(Node::Nic(nic)) = net.fabric.node(net.hosts[1]) else {
+        unreachable!()
+    };
+    assert_eq!(nic.counters.timeouts, 8, "seven retries and the last");
+    assert_eq!(
+        net.fabric.messages()[0].outcome,
+        Some(Outcome::RetryExceeded)
+    );
+}

@@ -4,13 +4,14 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from testbed.processes import orphans, start_time
 
-_UNFINISHED = re.compile(r"^\..+\.p(\d+)-(\d+)\.[a-z0-9_]{8}$")
+_OWNED = re.compile(r"^\.?.+\.p(\d+)-(\d+)\.[a-z0-9_]{8}$")
 
 
 def clean_up(runs: Path) -> Iterator[str]:
@@ -21,13 +22,26 @@ def clean_up(runs: Path) -> Iterator[str]:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+        except PermissionError:
+            yield f"process {pid} is another user's: run it with sudo"
+            continue
         yield f"ended process {pid}"
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and any(start_time(pid) for pid in found):
         time.sleep(0.01)
-    for folder in sorted(runs.glob(".*")) if runs.is_dir() else []:
-        match = _UNFINISHED.match(folder.name)
-        if match and folder.is_dir() and start_time(int(match[1])) != match[2]:
+    for folder in [*_unfinished(runs, ".*"), *_unfinished(Path(tempfile.gettempdir()), "testbed.p*")]:
+        try:
             shutil.rmtree(folder)
-            yield f"removed unfinished {folder}"
-    yield "nothing of a killed run is left"
+        except OSError as error:
+            yield f"{folder} cannot be removed ({error.strerror}): run it with sudo"
+            continue
+        yield f"removed unfinished {folder}"
+    yield "nothing else of a killed run is left"
+
+
+def _unfinished(parent: Path, pattern: str) -> list[Path]:
+    """Folders whose names say that a process which is gone made them."""
+    if not parent.is_dir():
+        return []
+    matches = ((folder, _OWNED.match(folder.name)) for folder in sorted(parent.glob(pattern)))
+    return [f for f, m in matches if m and f.is_dir() and not f.is_symlink() and start_time(int(m[1])) != m[2]]

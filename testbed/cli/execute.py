@@ -76,6 +76,9 @@ def execute(path: Path, options: Options) -> int:
     try:
         scenario, source = load(path, options.overrides, options.seed)
         plan = make_plan(scenario, source)
+        if options.engine is Engine.SIMULATE and scenario.control.reaction == "realtime":
+            message = "realtime lets a controller's own time count, and needs one: use --engine emulate, or give a time"
+            raise ScenarioError([source.problem(("control", "reaction"), message)])
         if problem := require_root(options.engine):
             errors.print(problem, markup=False, soft_wrap=True)
             return EXIT_USAGE
@@ -89,7 +92,7 @@ def execute(path: Path, options: Options) -> int:
         except ControlError as error:
             for problem in error.problems:
                 errors.print(f"failed: {problem}", markup=False, soft_wrap=True)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             errors.print(f"failed: {error} (`testbed doctor` checks this machine)", markup=False, soft_wrap=True)
         except KeyboardInterrupt:
             errors.print("interrupted before the run began; nothing is left behind")
@@ -164,7 +167,9 @@ def _finish(built: BuiltFabric, outcome: RunOutcome, options: Options, folder: R
     folder.write_json("summary.json", summary)
     interval_ns = built.plan.scenario.run.sample_interval.ns
     title = f"{summary['name']}, {summary['engine']}, seed {summary['seed']}"
-    draw_all(folder.path / "plots", tables, interval_ns=interval_ns, title=title, invalid=not summary["valid"])
+    end_ns = summary["fabric_time_ns"]
+    invalid = not summary["valid"]
+    draw_all(folder.path / "plots", tables, interval_ns=interval_ns, end_ns=end_ns, title=title, invalid=invalid)
     _tell(summary, tables, talk)
     kept = built.plan.scenario.expect if outcome.complete else ()
     verdicts = check_expectations(summary, kept)
@@ -200,7 +205,7 @@ def _tell(summary: dict[str, Any], tables: Tables, talk: _Talk) -> None:
         f"NICs: {nics['cnp_received']} CNPs received, {nics['retransmitted_packets']} packets retransmitted, "
         f"{nics['timeouts']} timeouts, paused for {nics['pfc_paused_ns'] / 1000:.1f} us together"
     )
-    if order := pause_order(tables):
+    if order := pause_order(tables, summary["fabric_time_ns"]):
         talk.say("who paused whom, in order of the first XOFF:")
         for line in tell(order):
             talk.say(line)

@@ -77,8 +77,11 @@ def show(kind: str, sizes: dict[str, int], png: Path | None, as_json: bool) -> N
     if png is not None:
         from testbed.plots import draw_topology
 
-        draw_topology(topology, png)
-        console.print(f"drawn: {png}")
+        try:
+            draw_topology(topology, png)
+        except OSError as error:
+            raise ScenarioError([Problem((), f"cannot be written: {error.strerror}", None, str(png))]) from None
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"drawn: {png}")
 
 
 def _table(topology: Topology) -> Table:

@@ -1,6 +1,7 @@
 """`testbed up`: a live fabric with Mininet's command line."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,36 @@ def bring_up(path: Path, overrides: tuple[str, ...]) -> int:
             live.control.open_fabric()
             built.dataplane.set_slowdown(pace)
             console.print(f"1 second of fabric time takes {pace:g} s here; type help, and exit to end")
+            live.runtime.every_step = _telling(live.control.hear, console)
             live.runtime.start_loop()
             _command_line(live.net, built, live.runtime)
     except ControlError as error:
         for line in error.problems:
             console.print(f"failed: {line}", markup=False)
         return EXIT_FAILED
+    except (OSError, RuntimeError) as error:
+        console.print(f"failed: {error} (`testbed doctor` checks this machine)", markup=False)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         pass
     return EXIT_DONE
+
+
+def _telling(hear: Callable[[], None], console: Console) -> Callable[[], None]:
+    """Listens to the controller; if it fails, says so once, and the fabric goes on with the routes that are in place."""
+    gone = False
+
+    def step() -> None:
+        nonlocal gone
+        if gone:
+            return
+        try:
+            hear()
+        except ControlError as error:
+            gone = True
+            console.print(f"the subnet manager is gone, routes stay as they are: {error}", markup=False)
+
+    return step
 
 
 def _command_line(net: Any, built: BuiltFabric, runtime: Any) -> None:

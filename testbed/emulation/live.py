@@ -22,7 +22,7 @@ from testbed.emulation.nodes import DEFAULT_PREFIX_LENGTH, FabricLink, FabricSwi
 from testbed.emulation.runtime import LiveRuntime, PlannedPlaces
 from testbed.engine import Interrupts
 from testbed.fabric import BuiltFabric, declared
-from testbed.processes import die_with_parent, mark_environment
+from testbed.processes import die_with_parent, mark_environment, start_time
 from testbed.topology import Topology
 from testbed.units import Duration
 
@@ -43,7 +43,7 @@ class ControllerProcess:
 
     def __init__(self, topology: Topology) -> None:
         self.port = free_port()
-        self._folder = tempfile.TemporaryDirectory(prefix="testbed-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"testbed.p{os.getpid()}-{start_time(os.getpid())}.")
         declared_file = Path(self._folder.name) / "declared.json"
         declared_file.write_text(json.dumps(declared(topology).to_json()))
         self.log = Path(self._folder.name) / "controller.log"
@@ -98,11 +98,12 @@ class OpenFlowControl:
 
     def __init__(self, built: BuiltFabric, runtime: LiveRuntime, controller: ControllerProcess, report: Report) -> None:
         self.built, self.runtime, self.controller, self.report = built, runtime, controller, report
+        self.interrupts = Interrupts()
         self.reaction = built.plan.scenario.control.reaction
         self._staged: list[dict[int, list[Callable[[], None]]]] = []
         self.errors: list[str] = []
 
-    def open_fabric(self, interrupts: Interrupts | None = None) -> None:
+    def open_fabric(self) -> None:
         """Serves the agents until the controller has opened the fabric.
 
         Raises:
@@ -110,7 +111,7 @@ class OpenFlowControl:
         """
         deadline = time.monotonic() + OPEN_TIMEOUT_S
         while time.monotonic() < deadline:
-            if interrupts is not None and interrupts.requested:
+            if self.interrupts.requested:
                 raise KeyboardInterrupt
             self.runtime.step()
             for line in self.controller.status():
@@ -141,7 +142,7 @@ class OpenFlowControl:
         if realtime:
             return
         deadline = time.monotonic() + REACTION_TIMEOUT_S
-        while any(agents[node].unconfirmed for node, _, _ in changes):
+        while any(agents[node].unconfirmed for node, _, _ in changes) and not self.interrupts.requested:
             if not self.runtime.poll():
                 time.sleep(0.0005)
             for line in self.controller.status():
@@ -165,6 +166,14 @@ class OpenFlowControl:
 
     def poll(self) -> None:
         self.runtime.poll()
+        self.hear()
+
+    def hear(self) -> None:
+        """Takes in what the controller says of itself.
+
+        Raises:
+            ControlError: it has failed, or is gone.
+        """
         for line in self.controller.status():
             self._hear(line)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pyroute2 import IPRoute
+from pyroute2 import IPRoute, NetlinkError
 from pyroute2.ethtool.ioctl import IoctlEthtool
 from pyroute2.netns import setns
 
@@ -65,6 +65,8 @@ def in_namespace(pid: int, work: Callable[[], T]) -> T:
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
+    if failure and isinstance(failure[0], NetlinkError):
+        raise OSError(failure[0].code, f"netlink: {failure[0]}") from failure[0]
     if failure:
         raise failure[0]
     return result[0]

@@ -15,7 +15,8 @@ def emulate(built: BuiltFabric, progress: Progress, interrupts: Interrupts, repo
     slowdown = built.plan.scenario.run.slowdown
     paced = None if slowdown == "auto" else slowdown
     with LiveFabric(built, report) as live:
-        live.control.open_fabric(interrupts)
+        live.control.interrupts = interrupts
+        live.control.open_fabric()
         built.dataplane.set_slowdown(paced)
         complete, wall_time_s = drive(built, live.control, progress, interrupts)
         return RunOutcome("emulate", complete, wall_time_s, paced)

@@ -46,6 +46,9 @@ class LiveRuntime:
         self._stopping = threading.Event()
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self.log: Callable[[str], None] = lambda line: None
+        self.every_step: Callable[[], None] = lambda: None
+        """Called in the loop's thread after each step."""
+        self.failure: Exception | None = None
 
     @classmethod
     def shared(cls) -> "LiveRuntime":
@@ -98,12 +101,22 @@ class LiveRuntime:
     # ---- The loop
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Runs something that touches the dataplane: in the loop's thread if there is one."""
-        if self._thread is None or threading.current_thread() is self._thread:
+        """Runs something that touches the dataplane: in the loop's thread if there is one.
+
+        Raises:
+            RuntimeError: the loop has failed; and whatever `work` raises.
+        """
+        thread = self._thread
+        if thread is None or threading.current_thread() is thread:
             return work()
         future: Future[Any] = Future()
         self._calls.put((work, future))
-        return future.result()
+        while True:
+            try:
+                return future.result(timeout=1)
+            except TimeoutError:
+                if not thread.is_alive() and not future.done():
+                    raise RuntimeError(f"the fabric has stopped: {self.failure!r}") from self.failure
 
     def start_loop(self) -> None:
         """Serves dataplane and agents in a thread."""
@@ -118,14 +131,19 @@ class LiveRuntime:
             thread.join()
 
     def _loop(self) -> None:
-        while not self._stopping.is_set():
-            while not self._calls.empty():
-                work, future = self._calls.get()
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
-            self.step()
+        try:
+            while not self._stopping.is_set():
+                while not self._calls.empty():
+                    work, future = self._calls.get()
+                    try:
+                        future.set_result(work())
+                    except BaseException as error:
+                        future.set_exception(error)
+                self.step()
+                self.every_step()
+        except Exception as error:
+            self.failure = error
+            self.log(f"the fabric has stopped: {error!r}")
 
     def step(self) -> None:
         """Runs the dataplane for a moment, then the agents."""

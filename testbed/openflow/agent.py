@@ -109,6 +109,10 @@ class Agent:
         except OpenFlowError as fault:
             self.log(f"{self.name}: request of type {kind} refused: error type {fault.type} code {fault.code}")
             return [codec.error(xid, fault, request)]
+        except Exception as error:
+            # One controller's message must not end the fabric for all; what is wrong is ours to find in the log.
+            self.log(f"{self.name}: request of type {kind} failed: {error!r}")
+            return [codec.error(xid, OpenFlowError.named("OFPBRC_BAD_LEN"), request)]
 
     def _dispatch(self, kind: int, xid: int, request: bytes) -> list[bytes]:
         body = request[ofp.OFP_HEADER_SIZE :]

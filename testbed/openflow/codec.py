@@ -18,6 +18,8 @@ HEADER = struct.Struct("!BBHI")
 MAX_MESSAGE_BYTES = 0xFFFF
 _MAX_MULTIPART_BYTES = 60_000
 """A reply above this goes out in several messages (section 7.3.5)."""
+_MAX_RECORD_BYTES = 0xFFFF - 64
+"""Longest flow or group mod, so that a statistics reply can hold the entry."""
 
 
 class OpenFlowError(Exception):
@@ -220,6 +222,8 @@ def read_flow_mod(buf: bytes) -> FlowMod:
     fields, match_bytes, length = _match(buf, at)
     at += length
     actions, goto = _instructions(buf, at, len(buf))
+    if len(buf) > _MAX_RECORD_BYTES:
+        raise OpenFlowError.named("OFPBIC_BAD_LEN")
     tail: tuple[Any, ...] = (fields, actions, goto, match_bytes, bytes(buf[at:]))
     return FlowMod(*fixed, *tail)
 
@@ -232,6 +236,8 @@ def read_group_mod(buf: bytes) -> GroupMod:
     """
     _need(buf, ofp.OFP_GROUP_MOD_SIZE)
     command, kind, group = struct.unpack_from(ofp.OFP_GROUP_MOD_PACK_STR, buf, ofp.OFP_HEADER_SIZE)
+    if len(buf) > _MAX_RECORD_BYTES:
+        raise OpenFlowError.named("OFPGMFC_OUT_OF_BUCKETS")
     buckets: list[tuple[int, tuple[Action, ...]]] = []
     at = ofp.OFP_GROUP_MOD_SIZE
     while at < len(buf):

@@ -92,7 +92,8 @@ class Connection:
     def _read(self) -> bool:
         assert self._socket is not None
         try:
-            data = self._socket.recv(_READ_BYTES)
+            # What is already here is handled first: a peer that sends faster than that waits.
+            data = self._socket.recv(_READ_BYTES) if len(self._received) < MAX_MESSAGE_BYTES else None
         except BlockingIOError:
             data = None
         except OSError:

@@ -120,8 +120,8 @@ def _rates(tables: Tables, names: dict[tuple[str, int], str]) -> Figure:
     return figure
 
 
-def _pauses(tables: Tables) -> Figure:
-    order = pause_order(tables)
+def _pauses(tables: Tables, end_ns: int) -> Figure:
+    order = pause_order(tables, end_ns)
     shown = order[:MOST_PAUSE_ROWS]
     figure, axes = _figure("Pauses by link, in the order in which they began", 1.6 + 0.28 * max(len(shown), 6))
     if not shown:
@@ -168,7 +168,7 @@ def _fct(tables: Tables) -> Figure:
     return figure
 
 
-def draw_all(folder: Path, tables: Tables, *, interval_ns: float, title: str, invalid: bool) -> list[Path]:
+def draw_all(folder: Path, tables: Tables, *, interval_ns: float, end_ns: int, title: str, invalid: bool) -> list[Path]:
     """Draws every figure into `folder` and returns the files. An INVALID run says so across each figure."""
     flows = tables.flows
     names = {
@@ -177,7 +177,7 @@ def draw_all(folder: Path, tables: Tables, *, interval_ns: float, title: str, in
     makers: dict[str, Callable[[], Figure]] = {
         "queues": lambda: _queues(tables, interval_ns),
         "rates": lambda: _rates(tables, names),
-        "pauses": lambda: _pauses(tables),
+        "pauses": lambda: _pauses(tables, end_ns),
         "fct": lambda: _fct(tables),
     }
     files: list[Path] = []

@@ -1,11 +1,12 @@
 """The run folder: written under a temporary name, renamed when whole."""
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,12 +33,16 @@ class RunFolder:
             FolderError: `out` exists and is not an empty folder, or its parent cannot be written.
         """
         self.final = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        if self.final.is_symlink() or (self.final.exists() and not self.final.is_dir()):
-            raise FolderError(f"{self.final} is not a folder: name another with --out")
-        if self.final.is_dir() and any(self.final.iterdir()):
-            raise FolderError(f"{self.final} is there already and not empty: name another folder with --out")
+        if not self.final.name or self.final.name == "..":
+            self.final = self.final.resolve()
         try:
+            if self.final.is_symlink() or (self.final.exists() and not self.final.is_dir()):
+                raise FolderError(f"{self.final} is not a folder: name another with --out")
+            if self.final.is_dir() and any(self.final.iterdir()):
+                raise FolderError(f"{self.final} is there already and not empty: name another folder with --out")
+            missing = [p for p in (self.final.parent, *self.final.parent.parents) if not p.exists()]
             self.final.parent.mkdir(parents=True, exist_ok=True)
+            _give_to_invoker(missing)
             owner = f"p{os.getpid()}-{start_time(os.getpid())}"
             self.path = Path(tempfile.mkdtemp(prefix=f".{self.final.name}.{owner}.", dir=self.final.parent))
         except OSError as error:
@@ -66,24 +71,21 @@ class RunFolder:
         umask = os.umask(0)
         os.umask(umask)
         self.path.chmod(0o777 & ~umask)
-        if self.final.is_dir():
+        with contextlib.suppress(OSError):
             self.final.rmdir()
         if self.final.exists():
             # Another run of the same second took the name.
             self.final = self.final.with_name(f"{self.final.name}-{self.path.name.rsplit('.', 1)[-1]}")
-        _give_to_invoker(self.path, self.final.parent)
+        _give_to_invoker([self.path, *self.path.rglob("*")])
         self.path.rename(self.final)
         return self.final
 
 
-def _give_to_invoker(folder: Path, parent: Path) -> None:
-    """Under sudo, what a run leaves behind (and `runs/`, if it was made for it) belongs to the person who started it."""
+def _give_to_invoker(made: Iterable[Path]) -> None:
+    """Under sudo, what a run makes belongs to the person who started it."""
     uid = os.environ.get("SUDO_UID", "")
     if os.geteuid() != 0 or not uid.isdecimal():
         return
     gid = int(os.environ.get("SUDO_GID", uid))
-    paths = [folder, *folder.rglob("*")]
-    if parent.name == "runs":
-        paths.append(parent)
-    for path in paths:
+    for path in made:
         os.chown(path, int(uid), gid, follow_symlinks=False)

@@ -25,10 +25,10 @@ def frame_ps(rate_bps: int, frame_bytes: int) -> int:
 class IdealFct:
     """Ideal flow completion times of a plan: from posting to the acknowledgement, on a shortest path of an idle fabric.
 
-    A frame of wire time F_i on link i takes sum(F_i + delay_i) and a pipeline latency in each switch; where a switch cuts through
-    (and its output is no faster than its input), only the header's time instead of F_i. With F the first packet (it has an RETH),
-    the last of n packets arrives (n - 2) max(F_i) + max(l_i) later, F_i being a full packet behind it and l_i the last one. The
-    acknowledgement adds its own way back. Exact where all links of the path have one rate.
+    Packet k begins on link i at B_i(k) = max(A_i(k), B_i(k-1) + F_i(k-1)), where F is a packet's time on the link and A_i(k) its
+    arrival there: when it is whole, or its header is in where the switch cuts through (its output no faster than its input), plus
+    the pipeline. Between the second packet and the last but one all are full, arrivals are convex in k: the maximum is reached
+    at an end; so four packets stand for any number, and the result is exact.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -52,25 +52,31 @@ class IdealFct:
         mtu = self.plan.scenario.nic.mtu
         packets = max(1, -(-size_bytes // mtu))
         last = size_bytes - (packets - 1) * mtu
-        last_bytes = _HEADERS_BYTES + last + -last % 4
+        head = _HEADERS_BYTES + _RETH_BYTES
         if packets == 1:
-            data = self._one_way(path, last_bytes + _RETH_BYTES)
+            sizes = [head + last + -last % 4]
         else:
-            behind = max(frame_ps(link.rate.bps, _HEADERS_BYTES + mtu) for link in path)
-            final = max(frame_ps(link.rate.bps, last_bytes) for link in path)
-            data = self._one_way(path, _HEADERS_BYTES + _RETH_BYTES + mtu) + (packets - 2) * behind + final
-        acknowledgement = self._one_way(path[::-1], _HEADERS_BYTES + _AETH_BYTES)
+            full = min(packets - 2, 2)
+            sizes = [head + mtu, *[_HEADERS_BYTES + mtu] * full, _HEADERS_BYTES + last + -last % 4]
+        data = self._last_arrival(path, sizes, packets - len(sizes))
+        acknowledgement = self._last_arrival(path[::-1], [_HEADERS_BYTES + _AETH_BYTES], 0)
         return (data + acknowledgement) // 1000
 
-    def _one_way(self, path: tuple[Link, ...], frame_bytes: int) -> int:
-        """Time of one frame from its sender's first bit to its receiver's last, in ps."""
+    def _last_arrival(self, path: tuple[Link, ...], sizes: list[int], left_out: int) -> int:
+        """When the last of these frames is whole at the far end, in ps; `left_out` full ones come before the third."""
         switch = self.plan.scenario.switch
-        begins = 0
+        arrivals = [0] * len(sizes)
         for i, link in enumerate(path):
-            whole = begins + frame_ps(link.rate.bps, frame_bytes) + link.delay.ps
+            times = [frame_ps(link.rate.bps, size) for size in sizes]
+            begins: list[int] = []
+            for k, arrival in enumerate(arrivals):
+                free = begins[-1] + times[k - 1] if begins else 0
+                begins.append(max(arrival, free + (left_out * times[1] if k == 2 else 0)))
+            whole = [b + t + link.delay.ps for b, t in zip(begins, times, strict=True)]
             if i + 1 == len(path):
-                return whole
-            cut = switch.forwarding == "cut-through" and path[i + 1].rate <= link.rate
-            header = begins + link.delay.ps + -(-HEADER_BYTES * 8 * 10**12 // link.rate.bps)
-            begins = (header if cut else whole) + switch.pipeline_latency.ps
+                return whole[-1]
+            if switch.forwarding == "cut-through" and path[i + 1].rate <= link.rate:
+                header = -(-HEADER_BYTES * 8 * 10**12 // link.rate.bps)
+                whole = [b + header + link.delay.ps for b in begins]
+            arrivals = [w + switch.pipeline_latency.ps for w in whole]
         raise AssertionError("a path has links")

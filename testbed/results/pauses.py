@@ -21,10 +21,10 @@ class Pause:
         return self.spans[0][0]
 
 
-def pause_order(tables: Tables) -> list[Pause]:
-    """Every link that was paused, in the order in which the first XOFF was sent; a storming NIC counts from its fault."""
+def pause_order(tables: Tables, end_ns: int) -> list[Pause]:
+    """Every link that was paused, in the order in which the first XOFF was sent; a storming NIC counts from its fault. What is
+    still paused when the run ends, at `end_ns`, counts up to there."""
     rows = tables.events.to_pylist()
-    end_ns = max((r["time_ns"] for r in rows), default=0)
     found: dict[tuple[str, str, int], Pause] = {}
     open_since: dict[tuple[str, str, int], int] = {}
     for row in rows:

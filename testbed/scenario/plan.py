@@ -13,10 +13,12 @@ from testbed.scenario.schema import (
     Pairwise,
     Permutation,
     PfcStorm,
+    RailOptimized,
     Scenario,
 )
 from testbed.topology import AddressPlanError, Link, Nic, Topology, fat_tree, leaf_spine, rail_optimized
-from testbed.units import BitRate, Duration
+from testbed.topology.model import LID_UNICAST_MAX
+from testbed.units import BitRate, Duration, Size
 from traffic.patterns import derangement
 
 MTU_OVERHEAD_BYTES = 14 + 4 + 20 + 8 + 12 + 16 + 4
@@ -82,6 +84,15 @@ def headroom_bytes(rate: BitRate, delay: Duration, frame_bytes: int, pipeline: D
     return on_the_cable + 3 * (frame_bytes + WIRE_OVERHEAD_BYTES) + 8 * PAUSE_WIRE_BYTES
 
 
+def node_count(section: LeafSpine | FatTree | RailOptimized) -> int:
+    """NICs and switches of a topology, before anything of that size is built."""
+    if isinstance(section, LeafSpine):
+        return section.leaves * (section.hosts_per_leaf + 1) + section.spines
+    if isinstance(section, FatTree):
+        return section.k**3 // 4 + 5 * section.k**2 // 4
+    return section.gpus_per_node * (section.nodes + section.leaves_per_rail) + section.spines
+
+
 def build_topology(scenario: Scenario) -> Topology:
     """The topology value of a scenario.
 
@@ -89,6 +100,8 @@ def build_topology(scenario: Scenario) -> Topology:
         AddressPlanError: more NICs than the address plan holds.
     """
     section = scenario.topology
+    if (total := node_count(section)) > LID_UNICAST_MAX:
+        raise AddressPlanError(f"{total} NICs and switches, but the address plan has {LID_UNICAST_MAX} unicast LIDs")
     links = {"host_rate": section.host_rate, "fabric_rate": section.fabric_rate}
     if isinstance(section, LeafSpine):
         return leaf_spine(
@@ -122,9 +135,6 @@ class _Planner:
         self.problems.append(self.source.problem(path, message))
 
     def plan(self) -> Plan:
-        self._check_size()
-        if self.problems:
-            raise ScenarioError(self.problems)
         try:
             self.topology = build_topology(self.scenario)
         except AddressPlanError as error:
@@ -146,42 +156,34 @@ class _Planner:
             tuple(dict.fromkeys(captures)),
         )
 
-    def _check_size(self) -> None:
-        """The number of NICs and switches, before anything of that size is built."""
-        section = self.scenario.topology
-        if isinstance(section, LeafSpine):
-            total = section.leaves * (section.hosts_per_leaf + 1) + section.spines
-        elif isinstance(section, FatTree):
-            total = section.k**3 // 4 + 5 * section.k**2 // 4
-        else:
-            total = section.gpus_per_node * (section.nodes + section.leaves_per_rail) + section.spines
-        if total > 0xBFFF:
-            self.fail(
-                ("topology",),
-                f"{total} NICs and switches, but the address plan has {0xBFFF} unicast LIDs: make the topology smaller",
-            )
-
     def _check_buffer(self) -> None:
         switch = self.scenario.switch
-        buffer = switch.buffer.bytes
         pfc = switch.pfc
-        if pfc.xoff is not None and pfc.xoff.bytes > buffer:
-            self.fail(
-                ("switch", "pfc", "xoff"),
-                f"threshold {pfc.xoff} is above the buffer of {switch.buffer}: lower it, or enlarge switch.buffer",
-            )
-        ecn = switch.ecn
-        for key in ("kmin", "kmax"):
-            value = getattr(ecn, key)
-            if value is not None and value.bytes > buffer:
-                self.fail(
-                    ("switch", "ecn", key),
-                    f"threshold {value} is above the buffer of {switch.buffer}: lower it, or enlarge switch.buffer",
-                )
-        profile = ecn_profile(ecn, self.scenario.topology.fabric_rate)
-        if profile and profile[0] > profile[1]:
-            self.fail(("switch", "ecn"), f"Kmin ({profile[0]} B) is above Kmax ({profile[1]} B): exchange them")
+        for key, size in (("xoff", pfc.xoff), ("xon_offset", pfc.xon_offset), ("reserved", pfc.reserved)):
+            if size is not None:
+                self._check_below_buffer(("switch", "pfc", key), size.bytes, "threshold" if key == "xoff" else key)
+        self._check_below_buffer(("switch", "cell"), switch.cell.bytes, "cell")
+        for rate in {self.scenario.topology.host_rate, self.scenario.topology.fabric_rate}:
+            self._check_ecn(rate)
         self._check_headroom()
+
+    def _check_below_buffer(self, path: tuple[str | int, ...], size_bytes: int, what: str) -> None:
+        buffer = self.scenario.switch.buffer
+        if size_bytes > buffer.bytes:
+            self.fail(path, f"{what} {Size(size_bytes)} is above the buffer of {buffer}: lower it, or enlarge switch.buffer")
+
+    def _check_ecn(self, rate: BitRate) -> None:
+        ecn = self.scenario.switch.ecn
+        profile = ecn_profile(ecn, rate)
+        if profile is None:
+            return
+        for key, size_bytes in (("kmin", profile[0]), ("kmax", profile[1])):
+            own = getattr(ecn, key) is not None
+            path = ("switch", "ecn", key) if own else ("switch", "ecn", "profile")
+            name = "threshold" if own else f"at {rate}, {key} of profile {ecn.profile}"
+            self._check_below_buffer(path, size_bytes, name)
+        if profile[0] > profile[1]:
+            self.fail(("switch", "ecn"), f"at {rate}, Kmin ({profile[0]} B) is above Kmax ({profile[1]} B): exchange them")
 
     def _check_headroom(self) -> None:
         switch = self.scenario.switch

@@ -17,7 +17,7 @@ def _ratio(value: object) -> float:
         raise ValueError("write a number or a fraction, as in 1/8")
     try:
         return float(Fraction(value))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         raise ValueError(f"{value!r} is neither a number nor a fraction, as in 1/8") from None
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.live
 PERMUTATION = """\
 name: permutation
 topology: {kind: fat-tree, k: 4, host_rate: 100Gbps, fabric_rate: 100Gbps}
-switch: {buffer: 1MB}
+switch: {buffer: 1MB, ecn: {kmin: 50KB, kmax: 200KB}}
 traffic: [{pattern: permutation, size: 500KB}]
 """
 
@@ -198,6 +198,7 @@ def test_kill_9_leaves_nothing_and_touches_nothing(tmp_path, cli):
     done = cli("clean")
     assert done.code == 0
     assert "removed unfinished runs/.killed." in done.out
+    assert f"removed unfinished /tmp/testbed.p{process.pid}-" in done.out
     assert list((tmp_path / "runs").iterdir()) == []
     assert interfaces() == before
     assert bystander.poll() is None
@@ -235,6 +236,25 @@ def test_an_interrupt_cleans_up_and_marks_the_results_partial(tmp_path):
     summary = json.loads((tmp_path / "runs" / "killed" / "summary.json").read_text())
     assert summary["complete"] is False
     assert summary["conservation"]["balanced"]
+
+
+def test_a_probe_forged_by_a_host_changes_nothing():
+    from types import SimpleNamespace
+
+    from controllers.graph import Graph
+    from controllers.subnet_manager import SubnetManager
+    from traffic.lldp import Probe
+
+    manager = SubnetManager.__new__(SubnetManager)
+    manager.declared = SimpleNamespace(switches={1: "leaf1"})
+    manager.datapaths = {"leaf1": SimpleNamespace(ports={5: None})}
+    manager._found_links, manager._found_ends, manager.graph = {}, {}, None
+    manager._learn(("spine1", 1), Probe(1, 5))
+    manager._learn(("spine1", 2), Probe(1, 77))  # no such port
+    assert manager._found_links == {("leaf1", 5): ("spine1", 1)}
+    manager.graph = Graph(frozenset(), {}, ())
+    manager._learn(("leaf1", 1), Probe(1, 5))
+    assert manager._found_links == {("leaf1", 5): ("spine1", 1)}
 
 
 def test_emulate_needs_root_and_says_so(cli, tmp_path):
