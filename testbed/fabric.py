@@ -42,6 +42,13 @@ def queue_specs(section: SwitchSection) -> dict[int, tuple[int | None, tuple[int
     }
 
 
+def _watchdog(section: SwitchSection) -> tuple[int, int, int, str] | None:
+    dog = section.watchdog
+    if not dog.enabled:
+        return None
+    return dog.detection_time.ps, dog.restoration_time.ps, dog.poll_interval.ps, dog.action
+
+
 def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: int) -> dict[str, Any]:
     """A switch's settings as the dataplane takes them. Each switch has a seed of its own, drawn from the run's."""
     dscp_map = [0] * 64
@@ -61,6 +68,7 @@ def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: i
         "cell_bytes": section.cell.bytes,
         "cut_through": section.forwarding == "cut-through",
         "pipeline_latency_ps": section.pipeline_latency.ps,
+        "watchdog": _watchdog(section),
         "pfc": pfc.enabled,
         "pfc_quanta": pfc.quanta,
         "dscp_map": dscp_map,

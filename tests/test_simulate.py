@@ -293,3 +293,57 @@ def test_a_shaped_queue_keeps_its_rate(simulated):
     sent = shares(simulated(SHARED_LINK.replace("QUEUES", "{4: {max_rate: 30Gbps, burst: 8KB}}")))
     assert sent[4] == pytest.approx(30e9 / 8 * 200e-6, rel=0.03)
     assert sent[3] + sent[4] == pytest.approx(100e9 / 8 * 200e-6, rel=0.05)
+
+
+WATCHDOG = [
+    "switch.watchdog.enabled=true",
+    "switch.watchdog.detection_time=100us",
+    "switch.watchdog.restoration_time=100us",
+    "switch.watchdog.poll_interval=50us",
+    "nic.timeout=8",
+]
+
+
+def watchdog_events(run):
+    rows = [r for r in run.tables.events.to_pylist() if r["kind"] == "pfc_watchdog"]
+    return [(r["node"], r["peer"], r["detail"], r["time_ns"]) for r in rows]
+
+
+def test_a_watchdog_contains_a_storm(simulated):
+    """The switch at the broken NIC notices two polls after the queue stuck, drops what goes there, and frees everybody else."""
+    run = simulated("pfc-storm", *WATCHDOG)
+    (storm, restored) = watchdog_events(run)
+    assert storm[:3] == ("leaf4", "h16", "storm")
+    assert restored[:3] == ("leaf4", "h16", "restored")
+    # Polls begin with the first pause, at 20 us and what the pause frame takes; the third sees what the first two saw.
+    assert 120_000 <= storm[3] <= 175_000
+    # The storm ends at 1,020 us, its last pause up to 335 us later.
+    assert 1_020_000 + 100_000 <= restored[3] <= 1_020_000 + 335_000 + 250_000
+    s = run.summary
+    assert s["switches"]["watchdog_trips"] == 1
+    assert s["switches"]["drops"]["watchdog"] > 0
+    assert s["switches"]["drops_total"] == s["switches"]["drops"]["watchdog"]
+    assert s["conservation"]["balanced"]
+    assert s["flows"]["labels"]["victim"]["goodput_bps"] > 48e9, "the victim is freed"
+    without = simulated("pfc-storm").summary
+    assert without["switches"]["watchdog_trips"] == 0
+    assert without["flows"]["labels"]["victim"]["goodput_bps"] < 48e9
+
+
+def test_a_watchdog_that_forwards_drops_nothing(simulated):
+    run = simulated("pfc-storm", *WATCHDOG, "switch.watchdog.action=forward")
+    assert run.summary["switches"]["drops_total"] == 0
+    assert run.summary["flows"]["completed"] == run.summary["flows"]["started"]
+    quick = run.summary["flows"]["labels"]["to-storm"]["fct_max_ns"]
+    assert quick < simulated("pfc-storm").summary["flows"]["labels"]["to-storm"]["fct_max_ns"]
+
+
+def test_a_watchdog_that_alerts_changes_nothing(simulated):
+    run = simulated("pfc-storm", *WATCHDOG, "switch.watchdog.action=alert", "nic.timeout=16")
+    plain = simulated("pfc-storm")
+    assert run.tables.flows.equals(plain.tables.flows)
+    assert {event[2] for event in watchdog_events(run)} == {"storm", "restored"}
+
+
+def test_a_pause_that_ends_in_time_is_no_storm(simulated):
+    assert watchdog_events(simulated("incast", *WATCHDOG)) == []

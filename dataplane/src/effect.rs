@@ -17,6 +17,8 @@ pub enum Timer {
     PauseRefresh { port: Port, priority: u8 },
     /// The oldest frame in a switch port's pipeline comes out of it.
     Pipeline { port: Port },
+    /// The watchdog of a switch looks at its queues.
+    Watchdog,
     /// A pause frame whose beginning came before is whole.
     MacControl { port: Port },
     /// A NIC may send again.
@@ -72,6 +74,7 @@ pub enum EventKind {
     Nak,
     Retry,
     Fault,
+    Watchdog,
 }
 
 impl EventKind {
@@ -88,6 +91,7 @@ impl EventKind {
             EventKind::Nak => "nak",
             EventKind::Retry => "retry",
             EventKind::Fault => "fault",
+            EventKind::Watchdog => "pfc_watchdog",
         }
     }
 }
@@ -104,7 +108,8 @@ pub struct Record {
     /// Flow number, if it concerns one.
     pub flow: Option<u32>,
     /// A number whose meaning goes with the kind: bytes held for `pfc_xoff` and `pfc_xon`, frame bytes for `drop`,
-    /// PSN for `nak` and `retry`, pause quanta for the beginning of a storm (`fault`) and 0 for its end.
+    /// PSN for `nak` and `retry`, pause quanta for the beginning of a storm (`fault`) and 0 for its end,
+    /// 1 for a storm that the watchdog found and 0 for its end.
     pub detail: u64,
 }
 

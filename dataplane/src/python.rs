@@ -20,7 +20,8 @@ use crate::nic::{DcqcnParams, Nic, QpConfig};
 use crate::packet_socket::PacketSocket;
 use crate::switch::{
     Action, Bucket, EcnProfile, Field, Flow, FlowFilter, GroupKind, Match, MmuConfig, Output,
-    PortConfig, QueueConfig, Service, Shaper, Switch, SwitchConfig, TableError, Threshold, TABLES,
+    PortConfig, QueueConfig, Service, Shaper, Switch, SwitchConfig, TableError, Threshold,
+    WatchdogAction, WatchdogConfig, TABLES,
 };
 use crate::time::{Rate, Time};
 use crate::tx::PRIORITIES;
@@ -67,11 +68,32 @@ struct SwitchSpec {
     pcp_map: [u8; 8],
     cut_through: bool,
     pipeline_latency_ps: u64,
+    /// (detection time, restoration time, poll interval, action).
+    watchdog: Option<(u64, u64, u64, String)>,
 }
 
 impl SwitchSpec {
-    fn config(self) -> SwitchConfig {
-        SwitchConfig {
+    fn config(self) -> PyResult<SwitchConfig> {
+        let watchdog = self.watchdog.map(|(detection, restoration, poll, action)| {
+            let action = match action.as_str() {
+                "drop" => WatchdogAction::Drop,
+                "forward" => WatchdogAction::Forward,
+                "alert" => WatchdogAction::Alert,
+                _ => {
+                    return Err(PyValueError::new_err(
+                        "a watchdog drops, forwards or alerts",
+                    ))
+                }
+            };
+            Ok(WatchdogConfig {
+                detection_time: Time(detection),
+                restoration_time: Time(restoration),
+                poll_interval: Time(poll.max(LEAST_TIMER_PS)),
+                action,
+            })
+        });
+        Ok(SwitchConfig {
+            watchdog: watchdog.transpose()?,
             mac: self.mac,
             mmu: MmuConfig {
                 buffer_bytes: self.buffer_bytes,
@@ -92,7 +114,7 @@ impl SwitchSpec {
             seed: self.seed,
             cut_through: self.cut_through,
             pipeline_latency: Time(self.pipeline_latency_ps),
-        }
+        })
     }
 }
 
@@ -312,9 +334,9 @@ impl PyFabric {
 
     // ---- Building
 
-    fn add_switch(&mut self, spec: SwitchSpec) -> u32 {
-        let switch = Switch::new(spec.config());
-        self.fabric.add_node(Node::Switch(switch))
+    fn add_switch(&mut self, spec: SwitchSpec) -> PyResult<u32> {
+        let switch = Switch::new(spec.config()?);
+        Ok(self.fabric.add_node(Node::Switch(switch)))
     }
 
     /// A NIC with one port to come; `lldp` is the frame with which it answers a controller's probe.
@@ -860,6 +882,7 @@ impl PyFabric {
                 dict.set_item("ecn_marked", c.ecn_marked)?;
                 dict.set_item("pfc_xoff_sent", c.pfc_xoff_sent)?;
                 dict.set_item("pfc_xon_sent", c.pfc_xon_sent)?;
+                dict.set_item("watchdog_trips", c.watchdog_trips)?;
                 dict.set_item("buffer_max_bytes", s.mmu().max_used_bytes())?;
                 dict.set_item("buffer_bytes", s.mmu().used_bytes())?;
                 let drops = PyDict::new(py);

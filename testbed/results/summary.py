@@ -74,7 +74,7 @@ def _switches(built: BuiltFabric) -> dict[str, Any]:
         "pfc_xon_sent": total("pfc_xon_sent"),
         "pfc_paused_ns": _paused_ns(built, nodes),
         "credit_stalled_ns": 0,
-        "watchdog_trips": 0,
+        "watchdog_trips": total("watchdog_trips"),
         "drops": drops,
         "drops_total": sum(drops.values()),
         "buffer_max_bytes": max(c["buffer_max_bytes"] for c in counters),

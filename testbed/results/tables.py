@@ -136,6 +136,13 @@ def _ports(built: BuiltFabric, names: _Names) -> pa.Table:
     return pa.table(data)
 
 
+def _detail(kind: str, reason: str, value: int) -> str:
+    """What `detail` says: for a drop its reason and the frame's bytes, for the watchdog what it found, else the number."""
+    if kind == "pfc_watchdog":
+        return "storm" if value else "restored"
+    return f"{reason} {value}" if reason else str(value)
+
+
 def _events(built: BuiltFabric, names: _Names) -> pa.Table:
     columns = built.dataplane.event_columns()
     node, port = _column(columns, "node", "<u4"), _column(columns, "port", "<i8")
@@ -145,7 +152,7 @@ def _events(built: BuiltFabric, names: _Names) -> pa.Table:
     codes = _column(columns, "kind", "u1")
     priority, flow = _column(columns, "priority", "<i8"), _column(columns, "flow", "<i8")
     values = _column(columns, "detail", "<u8").tolist()
-    details = [f"{reasons[c]} {v}" if reasons[c] else str(v) for c, v in zip(codes.tolist(), values, strict=True)]
+    details = [_detail(kinds[c], reasons[c], v) for c, v in zip(codes.tolist(), values, strict=True)]
     unique_kinds = sorted(set(kinds))
     kind_codes = np.array([unique_kinds.index(k) for k in kinds], dtype=np.int32)
     return pa.table(

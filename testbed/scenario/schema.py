@@ -100,6 +100,16 @@ class Queue(Section):
     burst: PositiveSize = Size.parse("16KB")  # of the shaper
 
 
+class Watchdog(Section):
+    """The PFC watchdog of every lossless queue, by the names and defaults of SONiC's `pfcwd start_default`."""
+
+    enabled: bool = False
+    detection_time: PositiveDuration = Duration.parse("200ms")
+    restoration_time: PositiveDuration = Duration.parse("200ms")
+    poll_interval: PositiveDuration = Duration.parse("200ms")
+    action: Literal["drop", "forward", "alert"] = "drop"
+
+
 class SwitchSection(Section):
     buffer: PositiveSize = Size.parse("16MB")
     forwarding: Literal["store-and-forward", "cut-through"] = "store-and-forward"
@@ -110,6 +120,7 @@ class SwitchSection(Section):
     queues: dict[Priority, Queue] = {}  # priorities left out are strict and unshaped
     pfc: Pfc = Pfc()
     ecn: Ecn = Ecn()
+    watchdog: Watchdog = Watchdog()
     dscp_to_priority: dict[Dscp, Priority] = {26: 3, 48: 6}  # of IP packets; the rest goes to 0
     pcp_to_priority: dict[Priority, Priority] = {}  # of other frames with an 802.1Q tag; the rest keeps its number
 

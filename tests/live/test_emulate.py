@@ -65,10 +65,25 @@ def test_both_engines_agree(emulated, text, seed):
 
 
 @pytest.mark.parametrize(
-    "override", ["switch.pfc.enabled=false", "nic.dcqcn.enabled=false", "run.slowdown=200", "switch.forwarding=cut-through"]
+    "override",
+    [
+        "switch.pfc.enabled=false",
+        "nic.dcqcn.enabled=false",
+        "run.slowdown=200",
+        "switch.forwarding=cut-through",
+        "switch.queues={3: {weight: 5}, 6: {weight: 1}}",
+    ],
 )
 def test_both_engines_agree_on_variants(emulated, override):
     live = emulated("incast", override)
+    assert_same(live, run_simulated(live.plan))
+
+
+def test_both_engines_agree_on_a_watchdog(emulated):
+    from tests.test_simulate import WATCHDOG
+
+    live = emulated("pfc-storm", *WATCHDOG)
+    assert live.summary["switches"]["watchdog_trips"] == 1
     assert_same(live, run_simulated(live.plan))
 
 

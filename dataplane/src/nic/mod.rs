@@ -628,7 +628,7 @@ impl Nic {
             Timer::Resume { .. } | Timer::NicWake => self.kick(now, fx),
             Timer::Retransmit { qp } => self.on_retry_timer(now, qp as usize, fx),
             Timer::Storm { priority } => self.storm_tick(now, priority & 7, fx),
-            Timer::PauseRefresh { .. } | Timer::Pipeline { .. } | Timer::MacControl { .. } => {}
+            _ => {}
         }
     }
 

@@ -4,6 +4,7 @@ mod ecn;
 mod mmu;
 mod scheduler;
 mod table;
+mod watchdog;
 
 use std::collections::VecDeque;
 
@@ -16,6 +17,10 @@ pub use table::{
     ecmp_hash, mix, Action, Bucket, Destination, Field, Flow, FlowFilter, Group, GroupKind, Match,
     Output, TableError, Tables, Verdict, MAX_BUCKETS, MAX_FLOWS, MAX_GROUPS, TABLES,
 };
+
+pub use watchdog::{WatchdogAction, WatchdogConfig};
+
+use watchdog::{Change, Sight, Watchdog};
 
 use crate::effect::{record, DropReason, Effect, Effects, EventKind, Port, Timer};
 use crate::frame::Frame;
@@ -53,6 +58,8 @@ pub struct SwitchConfig {
     pub cut_through: bool,
     /// Time from there to the egress queue.
     pub pipeline_latency: Time,
+    /// The PFC watchdog of every lossless queue.
+    pub watchdog: Option<WatchdogConfig>,
 }
 
 /// Settings of a switch port.
@@ -83,6 +90,7 @@ pub struct SwitchCounters {
     pub ecn_marked: u64,
     pub pfc_xoff_sent: u64,
     pub pfc_xon_sent: u64,
+    pub watchdog_trips: u64,
     pub drop_frames: [u64; 7],
     pub drop_bytes: u64,
     /// Bytes that left to the controller, and bytes that came into being here: packet-outs, and copies beyond the first.
@@ -113,6 +121,7 @@ struct SwitchPort {
     pauses: VecDeque<Frame>,
     ecn: [Option<EcnProfile>; PRIORITIES],
     scheduler: Scheduler,
+    watchdog: Watchdog,
     /// When a shaper lets this port go on; an earlier wake-up is out of date.
     wake_at: Time,
     queues: [VecDeque<Queued>; PRIORITIES],
@@ -130,6 +139,8 @@ pub struct Switch {
     /// Flow tables and groups.
     pub tables: Tables,
     rng: Pcg64Mcg,
+    /// Whether the next poll is set. Polls begin with the first pause and end when no queue is under suspicion.
+    watching: bool,
     /// Totals.
     pub counters: SwitchCounters,
 }
@@ -145,6 +156,7 @@ impl Switch {
             tables: Tables::new(mix(config.seed)),
             rng: Pcg64Mcg::new(u128::from(mix(config.seed ^ 1)) << 64 | u128::from(config.seed)),
             config,
+            watching: false,
             ports: Vec::new(),
             counters: SwitchCounters::default(),
         }
@@ -159,6 +171,7 @@ impl Switch {
             pauses: VecDeque::new(),
             ecn: config.ecn,
             scheduler: Scheduler::new(config.queues),
+            watchdog: Watchdog::default(),
             wake_at: Time::ZERO,
             queues: Default::default(),
             queue_bytes: [0; PRIORITIES],
@@ -244,6 +257,9 @@ impl Switch {
     ) {
         let priority = self.classify(frame.headers());
         self.counters.rx_frames += 1;
+        if self.is_discarded(port, priority) {
+            return self.drop(fx, port, Some(priority), &frame, DropReason::Watchdog);
+        }
         let counters = &mut self.ports[usize::from(port)].tx.counters[priority];
         counters.rx_frames += 1;
         counters.rx_bytes += frame.len() as u64;
@@ -322,10 +338,13 @@ impl Switch {
         mut frame: Frame,
         fx: &mut Effects,
     ) {
-        let out = &mut self.ports[usize::from(out_port)];
-        if !out.tx.is_up() {
+        if !self.ports[usize::from(out_port)].tx.is_up() {
             return self.drop(fx, out_port, Some(priority), &frame, DropReason::LinkDown);
         }
+        if self.is_discarded(out_port, priority) {
+            return self.drop(fx, out_port, Some(priority), &frame, DropReason::Watchdog);
+        }
+        let out = &mut self.ports[usize::from(out_port)];
         let queue_bytes = out.queue_bytes[priority];
         let admission = self
             .mmu
@@ -359,9 +378,14 @@ impl Switch {
         if !out.tx.is_ready() || out.tx.send_control(fx) {
             return;
         }
+        let forwards = self
+            .config
+            .watchdog
+            .is_some_and(|w| w.action == WatchdogAction::Forward);
         let heads = std::array::from_fn(|p| {
             let head = out.queues[p].front()?;
-            (!out.tx.is_paused(p, now)).then(|| wire_bytes(head.frame.len()))
+            let held = out.tx.is_paused(p, now) && !(forwards && out.watchdog.in_storm(p));
+            (!held).then(|| wire_bytes(head.frame.len()))
         });
         let priority = match out.scheduler.choose(now, &heads) {
             Choice::Send(priority) => priority,
@@ -433,6 +457,7 @@ impl Switch {
         match frame.as_pause() {
             Ok(pause) => {
                 self.ports[usize::from(port)].tx.on_pause(now, pause, fx);
+                self.watch(now, fx);
                 self.kick(now, port, fx);
             }
             Err(_) => self.drop(fx, port, None, frame, DropReason::Malformed),
@@ -461,6 +486,7 @@ impl Switch {
                     }
                 }
             }
+            Timer::Watchdog => self.poll_watchdog(now, fx),
             Timer::MacControl { port } => {
                 if let Some(frame) = self.ports[usize::from(port)].pauses.pop_front() {
                     self.on_mac_control(now, port, &frame, fx);
@@ -474,6 +500,92 @@ impl Switch {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn is_discarded(&self, port: Port, priority: usize) -> bool {
+        let drops = self
+            .config
+            .watchdog
+            .is_some_and(|w| w.action == WatchdogAction::Drop);
+        drops && self.ports[usize::from(port)].watchdog.in_storm(priority)
+    }
+
+    /// Sets the next poll of the watchdog, if there is one and none is set.
+    fn watch(&mut self, now: Time, fx: &mut Effects) {
+        if let (Some(config), false) = (self.config.watchdog, self.watching) {
+            self.watching = true;
+            fx.push(Effect::Timer {
+                at: now + config.poll_interval,
+                timer: Timer::Watchdog,
+            });
+        }
+    }
+
+    fn poll_watchdog(&mut self, now: Time, fx: &mut Effects) {
+        self.watching = false;
+        let Some(config) = self.config.watchdog else {
+            return;
+        };
+        let mut suspicious = false;
+        for at in 0..self.ports.len() {
+            let port = at as Port;
+            for priority in 0..PRIORITIES {
+                if !self.mmu.is_lossless(priority) {
+                    continue;
+                }
+                let out = &mut self.ports[at];
+                let counters = &out.tx.counters[priority];
+                let sight = Sight {
+                    queue_bytes: out.queue_bytes[priority],
+                    tx_frames: counters.tx_frames,
+                    rx_pause: counters.rx_pause,
+                    paused: out.tx.is_paused(priority, now),
+                };
+                suspicious |= sight.paused;
+                let change = out.watchdog.poll(priority, sight, &config);
+                let detail = match change {
+                    Some(Change::Storm) => 1,
+                    Some(Change::Restored) => 0,
+                    None => continue,
+                };
+                record(
+                    fx,
+                    EventKind::Watchdog,
+                    Some(port),
+                    Some(priority as u8),
+                    None,
+                    detail,
+                );
+                self.counters.watchdog_trips += detail;
+                if change == Some(Change::Storm) && config.action == WatchdogAction::Drop {
+                    self.discard(now, port, priority, DropReason::Watchdog, fx);
+                }
+                self.kick(now, port, fx);
+            }
+            suspicious |= !self.ports[at].watchdog.is_idle();
+        }
+        if suspicious {
+            self.watch(now, fx);
+        }
+    }
+
+    /// Drops what waits in a queue.
+    fn discard(
+        &mut self,
+        now: Time,
+        port: Port,
+        priority: usize,
+        reason: DropReason,
+        fx: &mut Effects,
+    ) {
+        let out = &mut self.ports[usize::from(port)];
+        out.queue_bytes[priority] = 0;
+        for Queued { frame, in_port } in std::mem::take(&mut out.queues[priority]) {
+            self.mmu
+                .release(usize::from(in_port), priority, frame.len());
+            self.drop(fx, port, Some(priority), &frame, reason);
+            self.check_xon(now, in_port, priority, fx);
         }
     }
 
@@ -493,14 +605,7 @@ impl Switch {
         self.mmu.clear_xoff(at);
         self.ports[at].pauses.clear();
         for priority in 0..PRIORITIES {
-            self.ports[at].queue_bytes[priority] = 0;
-            for queued in std::mem::take(&mut self.ports[at].queues[priority]) {
-                let (frame, in_port) = (queued.frame, queued.in_port);
-                self.mmu
-                    .release(usize::from(in_port), priority, frame.len());
-                self.drop(fx, port, Some(priority), &frame, DropReason::LinkDown);
-                self.check_xon(now, in_port, priority, fx);
-            }
+            self.discard(now, port, priority, DropReason::LinkDown, fx);
         }
     }
 

@@ -156,6 +156,7 @@ pub fn switch_config(setup: &Setup, n: u8) -> SwitchConfig {
         dscp_map: default_dscp_map(),
         pcp_map: [0, 1, 2, 3, 4, 5, 6, 7],
         seed: setup.seed + u64::from(n),
+        watchdog: None,
         cut_through: setup.cut_through,
         pipeline_latency: Time::from_ns(setup.pipeline_ns),
     }
