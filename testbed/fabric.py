@@ -9,8 +9,17 @@ from controllers.rules import Changes, FlowRule
 from testbed._dataplane import Fabric
 from testbed.scenario.plan import Flow, Plan, line_rate
 from testbed.scenario.profiles import cnp_interval_ps, dcqcn_spec, ecn_profile
-from testbed.scenario.schema import SwitchSection
-from testbed.topology import Nic, PortRef, Topology
+from testbed.scenario.schema import (
+    LinkDelay,
+    LinkDown,
+    LinkErrors,
+    LinkFault,
+    LinkFlap,
+    LinkLoss,
+    LinkRate,
+    SwitchSection,
+)
+from testbed.topology import Link, Nic, PortRef, Topology
 from traffic.flows import Endpoint, flow_label_of_qps, flow_label_to_udp_sport, roce_template
 from traffic.lldp import nic_lldp
 
@@ -76,6 +85,21 @@ def switch_spec(section: SwitchSection, number: int, seed: int, lossless_mask: i
     }
 
 
+def impairment_of(fault: LinkLoss | LinkErrors | LinkDelay | LinkRate) -> tuple[str, float]:
+    """A link fault as the dataplane takes it: what is wrong, and by how much."""
+    match fault:
+        case LinkLoss(every=int(every)):
+            return "loss_every", float(every)
+        case LinkLoss():
+            return "loss_rate", fault.rate or 0.0
+        case LinkErrors():
+            return "bit_error_rate", fault.bit_error_rate
+        case LinkDelay():
+            return "added_delay_ps", float(fault.added.ps)
+        case _:
+            return "rate_bps", float(fault.rate.bps)
+
+
 class BuiltFabric:
     """The dataplane of a plan: nodes by name, flows and faults ready to start."""
 
@@ -131,11 +155,28 @@ class BuiltFabric:
         for storm, nic in self.plan.storms:
             at = storm.at.ps
             self.dataplane.schedule_storm(at, at + storm.duration.ps, self.nic_nodes[nic], storm.priority, storm.quanta)
-        for fault, link in self.plan.link_faults:
-            node, port = self.locate(link.a)
-            self.dataplane.schedule_link(fault.at.ps, node, port, False)
+        for number, (fault, link) in enumerate(self.plan.link_faults):
+            self._add_link_fault(number, fault, link)
+
+    def _add_link_fault(self, number: int, fault: LinkFault, link: Link) -> None:
+        node, port = self.locate(link.a)
+        dataplane = self.dataplane
+        if isinstance(fault, LinkDown):
+            dataplane.schedule_link(fault.at.ps, node, port, False)
             if fault.up_at is not None:
-                self.dataplane.schedule_link(fault.up_at.ps, node, port, True)
+                dataplane.schedule_link(fault.up_at.ps, node, port, True)
+            return
+        if isinstance(fault, LinkFlap):
+            for i in range(fault.times):
+                at = fault.at.ps + i * (fault.down.ps + fault.up.ps)
+                dataplane.schedule_link(at, node, port, False)
+                dataplane.schedule_link(at + fault.down.ps, node, port, True)
+            return
+        kind, value = impairment_of(fault)
+        seed = random.Random(f"link fault {self.plan.scenario.seed} {number}").getrandbits(63)
+        dataplane.schedule_impairment(fault.at.ps, node, port, kind, value, seed)
+        if fault.until is not None:
+            dataplane.schedule_impairment(fault.until.ps, node, port, kind, 0.0, seed)
 
     def _add_flow(self, flow: Flow) -> None:
         qpns = [self._next_qpn(flow.src), self._next_qpn(flow.dst)]

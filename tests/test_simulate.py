@@ -347,3 +347,79 @@ def test_a_watchdog_that_alerts_changes_nothing(simulated):
 
 def test_a_pause_that_ends_in_time_is_no_storm(simulated):
     assert watchdog_events(simulated("incast", *WATCHDOG)) == []
+
+
+def faulty(simulated, fault: str, *overrides: str, size: str = "1MB"):
+    text = TWO_HOSTS.replace("SIZE", size) + f"faults: [{fault}]\nnic: {{timeout: 5}}\n"
+    run = simulated(text, *overrides)
+    assert run.summary["conservation"]["balanced"]
+    return run
+
+
+def test_lost_frames_are_repaired_and_counted(simulated):
+    run = faulty(simulated, "{kind: link-loss, link: leaf1-spine1, every: 50}")
+    s = run.summary
+    assert s["flows"]["completed"] == 1
+    assert s["links"]["lost_frames"] > 4
+    assert s["nics"]["retransmitted_packets"] > s["links"]["lost_frames"]
+    assert s["switches"]["drops_total"] == 0
+    drops = [e for e in run.tables.events.to_pylist() if e["kind"] == "drop"]
+    assert len(drops) == s["links"]["lost_frames"]
+    assert {(e["node"], e["detail"].split()[0]) for e in drops} <= {("leaf1", "link_loss"), ("spine1", "link_loss")}
+
+
+def test_a_lossy_link_is_mended(simulated):
+    run = faulty(simulated, "{kind: link-loss, link: leaf1-spine1, rate: 1, at: 20us, until: 60us}")
+    times = [e["time_ns"] for e in run.tables.events.to_pylist() if e["kind"] == "drop"]
+    assert times
+    assert min(times) >= 20_000
+    assert max(times) < 60_000
+    assert run.summary["flows"]["completed"] == 1
+
+
+@pytest.mark.parametrize("forwarding", ["store-and-forward", "cut-through"])
+def test_bit_errors_are_found_where_the_check_sequence_is_looked_at(simulated, forwarding):
+    fault = "{kind: link-errors, link: leaf1-spine1, bit_error_rate: 0.0000005}"
+    s = faulty(simulated, fault, f"switch.forwarding={forwarding}").summary
+    assert s["flows"]["completed"] == 1
+    spoiled = s["links"]["corrupted_frames"]
+    assert spoiled > 2
+    at_switches, at_nics = s["switches"]["drops"]["malformed"], s["nics"]["malformed"]
+    if forwarding == "store-and-forward":
+        assert (at_switches, at_nics) == (spoiled, 0)
+    else:
+        # A flipped address bit may also lead nowhere.
+        assert at_nics > 0
+        assert at_nics + at_switches + s["switches"]["drops"]["no_route"] == spoiled
+
+
+def test_added_delay_adds_up_exactly(simulated):
+    plain = faulty(simulated, "{kind: link-delay, link: leaf1-spine1, added: 5us, enabled: false}", size="4KB")
+    late = faulty(simulated, "{kind: link-delay, link: leaf1-spine1, added: 5us}", size="4KB")
+    (a,), (b,) = (run.tables.flows["fct_ns"].to_pylist() for run in (plain, late))
+    assert b - a == 2 * 5_000, "once with the data, once with the acknowledgement"
+
+
+def test_a_delay_that_shrinks_reorders_nothing(simulated):
+    run = faulty(simulated, "{kind: link-delay, link: leaf1-spine1, added: 30us, until: 50us}")
+    assert run.summary["nics"]["out_of_order_packets"] == 0
+    assert run.summary["nics"]["naks"] == 0
+
+
+def test_a_degraded_link_halves_the_goodput(simulated):
+    plain = faulty(simulated, "{kind: link-rate, link: leaf1-spine1, rate: 50Gbps, enabled: false}")
+    slow = faulty(simulated, "{kind: link-rate, link: leaf1-spine1, rate: 50Gbps}", "nic.dcqcn.enabled=false")
+    (a,), (b,) = (run.tables.flows["fct_ns"].to_pylist() for run in (plain, slow))
+    assert b / a == pytest.approx(2, rel=0.1)
+
+
+def test_a_flapping_link_is_routed_around_and_back(simulated):
+    text = FAILOVER.split("faults:")[0]
+    text += (
+        "faults: [{kind: link-flap, link: agg1-1-core1, at: 20us, down: 30us, up: 30us, times: 3}]\ncontrol: {reaction: 5us}\n"
+    )
+    run = simulated(text)
+    assert run.summary["flows"]["completed"] == 32
+    events = run.tables.events.to_pylist()
+    assert [sum(e["kind"] == kind for e in events) for kind in ("link_down", "link_up")] == [6, 6], "both ends, three times"
+    assert len({e["time_ns"] for e in events if e["kind"] == "reroute"}) == 6

@@ -40,11 +40,13 @@ pub enum DropReason {
     Watchdog,
     LinkDown,
     Malformed,
+    /// Lost on a link that loses frames.
+    LinkLoss,
 }
 
 impl DropReason {
     /// Every reason with its name in results.
-    pub const ALL: [(DropReason, &'static str); 7] = [
+    pub const ALL: [(DropReason, &'static str); 8] = [
         (DropReason::Buffer, "buffer"),
         (DropReason::Headroom, "headroom"),
         (DropReason::NoRoute, "no_route"),
@@ -52,6 +54,7 @@ impl DropReason {
         (DropReason::Watchdog, "watchdog"),
         (DropReason::LinkDown, "link_down"),
         (DropReason::Malformed, "malformed"),
+        (DropReason::LinkLoss, "link_loss"),
     ];
 
     /// Name in results.

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::capture::Capture;
-use crate::effect::{Effect, Effects, EventKind, Outcome, Port, Record};
+use crate::effect::{DropReason, Effect, Effects, EventKind, Outcome, Port, Record};
 use crate::frame::Frame;
+use crate::impair::{Fate, Impairment, Line};
 use crate::medium::{Medium, PortId, Wait};
 use crate::nic::{Nic, QpConfig, TemplateError};
 use crate::queue::{Event, EventQueue};
@@ -35,17 +36,31 @@ struct End {
     peer: Option<(u32, Port)>,
     delay: Time,
     rate: Rate,
+    /// The link's own rate, to which a degraded one returns.
+    full_rate: Rate,
+    /// What is wrong with this direction, if anything ever was.
+    line: Option<Line>,
+    /// When the last frame that was sent here is due: a link keeps order, also when its delay shrinks.
+    last_due: Time,
     up: bool,
     /// Counts the times the link went down: a frame sent before is lost.
     epoch: u32,
-    /// Frames on their way to this end: epoch and bytes, in order of arrival.
-    inbound: VecDeque<(u32, u32)>,
+    /// Frames on their way to this end, in order of arrival.
+    inbound: VecDeque<Inbound>,
     foreign: VecDeque<Frame>,
     foreign_free_at: Time,
     /// Capture file and interface of what leaves here.
     capture: Option<(usize, u32)>,
     /// Last sample, to report what happened since.
     sampled: [PriorityCounters; PRIORITIES],
+}
+
+/// A frame on its way.
+#[derive(Clone, Copy, Debug)]
+struct Inbound {
+    epoch: u32,
+    bytes: u32,
+    bad_fcs: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +95,13 @@ pub enum Control {
         node: u32,
         port: Port,
         up: bool,
+    },
+    /// Something is wrong with a link from now on, or no more; `seed` is for what is drawn.
+    Impair {
+        node: u32,
+        port: Port,
+        impairment: Impairment,
+        seed: u64,
     },
     StartStorm {
         node: u32,
@@ -218,6 +240,11 @@ pub struct Fabric {
     /// Frames of ours that the medium lost.
     pub lost_frames: u64,
     lost_bytes: u64,
+    /// Frames that links lost or spoiled because a fault says so.
+    pub links_lost_frames: u64,
+    links_lost_bytes: u64,
+    /// See `links_lost_frames`.
+    pub links_corrupted_frames: u64,
     steps: u64,
 }
 
@@ -265,6 +292,9 @@ impl Fabric {
             peer: None,
             delay: Time::ZERO,
             rate,
+            full_rate: rate,
+            line: None,
+            last_due: Time::ZERO,
             up: true,
             epoch: 0,
             inbound: VecDeque::new(),
@@ -632,10 +662,18 @@ impl Fabric {
                 let end = self.end((node, port));
                 let epoch = end.epoch;
                 let rate = end.rate;
-                let (sent_epoch, bytes) = end.inbound.pop_front()?;
+                let Inbound {
+                    epoch: sent_epoch,
+                    bytes,
+                    bad_fcs,
+                } = end.inbound.pop_front()?;
                 self.wire_frames -= 1;
                 self.wire_bytes -= u64::from(bytes);
-                match medium.collect(port_id) {
+                let mut collected = medium.collect(port_id);
+                if let (Some(frame), true) = (&mut collected, bad_fcs) {
+                    frame.spoil_fcs(u64::from(bytes));
+                }
+                match collected {
                     Some(frame) if sent_epoch == epoch => {
                         self.deliver(node, port, frame, rate, &mut fx)
                     }
@@ -705,6 +743,15 @@ impl Fabric {
                 }
                 node
             }
+            Control::Impair {
+                node,
+                port,
+                impairment,
+                seed,
+            } => {
+                self.impair((node, port), impairment, seed);
+                return None;
+            }
             Control::LinkState { node, port, up } => {
                 let peer = self.end((node, port)).peer;
                 for (node, port) in [Some((node, port)), peer].into_iter().flatten() {
@@ -715,6 +762,33 @@ impl Fabric {
         };
         self.apply(medium, node, fx);
         None
+    }
+
+    fn impair(&mut self, at: (u32, Port), impairment: Impairment, seed: u64) {
+        let peer = self.end(at).peer;
+        for (node, port) in [Some(at), peer].into_iter().flatten() {
+            let own_seed = seed ^ u64::from(node) << 16 ^ u64::from(port);
+            let end = self.end((node, port));
+            end.line
+                .get_or_insert_with(|| Line::new(own_seed))
+                .set(impairment);
+            if let Impairment::Rate(rate) = impairment {
+                let rate = rate.unwrap_or(end.full_rate);
+                end.rate = rate;
+                match &mut self.slots[node as usize].node {
+                    Node::Switch(switch) => switch.set_rate(port, rate),
+                    Node::Nic(nic) => nic.set_rate(rate),
+                }
+            }
+            let record = Record {
+                kind: EventKind::Fault,
+                port: Some(port),
+                priority: None,
+                flow: None,
+                detail: 0,
+            };
+            self.log(node, record);
+        }
     }
 
     fn set_link<M: Medium>(&mut self, medium: &mut M, node: u32, port: Port, up: bool) {
@@ -790,26 +864,56 @@ impl Fabric {
         }
     }
 
-    fn transmit<M: Medium>(&mut self, medium: &mut M, node: u32, port: Port, frame: Frame) {
+    fn transmit<M: Medium>(&mut self, medium: &mut M, node: u32, port: Port, mut frame: Frame) {
         let from = self.port_id(node, port);
         let now = self.now;
         self.record_capture((node, port), now, &frame);
         let end = self.end((node, port));
-        let (peer, epoch, delay) = (end.peer, end.epoch, end.delay);
-        let rate = end.rate;
+        let (peer, epoch, rate) = (end.peer, end.epoch, end.rate);
+        let mut delay = end.delay;
+        let fate = match &mut end.line {
+            Some(line) => {
+                delay += line.added_delay;
+                line.fate(frame.len())
+            }
+            None => Fate::Sound,
+        };
         let sent_at = now + rate.frame_time(frame.len());
         self.queue.push(sent_at, Event::TxDone { node, port });
         let bytes = frame.accounted_bytes() as u32;
+        match fate {
+            Fate::Sound => {}
+            Fate::Corrupted(bit) => frame = frame.with_flipped_bit(bit),
+            Fate::Lost => {
+                self.links_lost_frames += 1;
+                self.links_lost_bytes += u64::from(bytes);
+                let record = Record {
+                    kind: EventKind::Drop(DropReason::LinkLoss),
+                    port: Some(port),
+                    priority: None,
+                    flow: None,
+                    detail: u64::from(bytes),
+                };
+                return self.log(node, record);
+            }
+        }
+        self.links_corrupted_frames += u64::from(matches!(fate, Fate::Corrupted(_)));
         let Some(peer) = peer else {
             self.outside_bytes += u64::from(bytes);
             return medium.carry(from, None, frame);
         };
         let to = self.port_id(peer.0, peer.1);
-        self.end(peer).inbound.push_back((epoch, bytes));
+        let at = (sent_at + delay).max(self.end(peer).last_due);
+        let end = self.end(peer);
+        end.last_due = at;
+        end.inbound.push_back(Inbound {
+            epoch,
+            bytes,
+            bad_fcs: frame.has_bad_fcs(),
+        });
         self.wire_frames += 1;
         self.wire_bytes += u64::from(bytes);
         let (node, port) = peer;
-        let at = sent_at + delay;
         let early = self.header_lead(node, rate, frame.len());
         self.queue
             .push(at.saturating_sub(early), Event::Arrival { node, port });
@@ -948,7 +1052,7 @@ impl Fabric {
         let mut c = Conservation {
             injected: self.foreign_bytes,
             delivered: self.outside_bytes,
-            dropped: self.lost_bytes,
+            dropped: self.lost_bytes + self.links_lost_bytes,
             in_flight: self.wire_bytes + self.queued_bytes(),
         };
         for node in self.nodes() {
@@ -969,8 +1073,8 @@ impl Fabric {
     }
 
     /// Drops of all switches by reason, in the order of [`crate::effect::DropReason::ALL`].
-    pub fn drops(&self) -> [u64; 7] {
-        let mut total = [0; 7];
+    pub fn drops(&self) -> [u64; 8] {
+        let mut total = [0; 8];
         for node in self.nodes() {
             if let Node::Switch(switch) = node {
                 for (sum, n) in total.iter_mut().zip(switch.counters.drop_frames) {

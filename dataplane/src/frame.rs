@@ -8,14 +8,20 @@ pub struct Frame {
     bytes: Vec<u8>,
     headers: Headers,
     malformed: bool,
+    /// Whether its check sequence is wrong: the sequence itself is not carried.
+    bad_fcs: bool,
+    accounted_bytes: u64,
 }
 
 impl Frame {
     /// Any bytes; a frame whose headers do not hold together is kept, and is [`Frame::is_malformed`].
     pub fn new(bytes: Vec<u8>) -> Frame {
         let parsed = Headers::parse(&bytes);
+        let is_control = parsed.is_ok_and(|h| h.kind == Kind::MacControl);
         Frame {
+            accounted_bytes: if is_control { 0 } else { bytes.len() as u64 },
             bytes,
+            bad_fcs: false,
             malformed: parsed.is_err(),
             headers: parsed.unwrap_or_default(),
         }
@@ -41,6 +47,29 @@ impl Frame {
         self.malformed
     }
 
+    /// Whether its frame check sequence is wrong.
+    pub fn has_bad_fcs(&self) -> bool {
+        self.bad_fcs
+    }
+
+    /// Says that its frame check sequence is wrong, and that it counted for so many bytes when it was sound.
+    pub fn spoil_fcs(&mut self, accounted_bytes: u64) {
+        self.bad_fcs = true;
+        self.accounted_bytes = accounted_bytes;
+    }
+
+    /// The frame with one bit flipped, which its check sequence shows.
+    #[must_use]
+    pub fn with_flipped_bit(self, bit: u64) -> Frame {
+        let mut bytes = self.bytes;
+        if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+            *byte ^= 1 << (bit % 8);
+        }
+        let mut frame = Frame::new(bytes);
+        frame.spoil_fcs(self.accounted_bytes);
+        frame
+    }
+
     /// Length in bytes, without check sequence.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -49,10 +78,7 @@ impl Frame {
 
     /// Bytes for which it counts in the balance of a run: MAC control never crosses a switch, and counts for nothing.
     pub fn accounted_bytes(&self) -> u64 {
-        match self.headers.kind {
-            Kind::MacControl => 0,
-            _ => self.bytes.len() as u64,
-        }
+        self.accounted_bytes
     }
 
     /// Reads the frame as a pause frame.

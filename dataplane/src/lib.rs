@@ -12,6 +12,7 @@ pub mod capture;
 pub mod effect;
 pub mod fabric;
 pub mod frame;
+pub mod impair;
 pub mod medium;
 pub mod nic;
 pub mod packet_socket;

@@ -15,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::effect::{DropReason, EventKind};
 use crate::fabric::{Control, Fabric, Node, Stop};
 use crate::frame::Frame;
+use crate::impair::Impairment;
 use crate::medium::MemoryMedium;
 use crate::nic::{DcqcnParams, Nic, QpConfig};
 use crate::packet_socket::PacketSocket;
@@ -442,6 +443,49 @@ impl PyFabric {
         };
         self.fabric.schedule(Time(at_ps), control);
         Ok(())
+    }
+
+    /// From `at_ps` on something is wrong with the link at a port: `kind` is `loss_every`, `loss_rate`, `bit_error_rate`,
+    /// `added_delay_ps` or `rate_bps`; 0 mends it.
+    fn schedule_impairment(
+        &mut self,
+        at_ps: u64,
+        node: u32,
+        port: u16,
+        kind: &str,
+        value: f64,
+        seed: u64,
+    ) -> PyResult<()> {
+        self.check_port(node, port)?;
+        let whole = value.max(0.0) as u64;
+        let impairment = match kind {
+            "loss_every" => Impairment::LossEvery(whole),
+            "loss_rate" => Impairment::LossRate(value.clamp(0.0, 1.0)),
+            "bit_error_rate" => Impairment::BitErrorRate(value.clamp(0.0, 0.5)),
+            "added_delay_ps" => Impairment::AddedDelay(Time(whole)),
+            "rate_bps" => Impairment::Rate((whole > 0).then_some(Rate(whole))),
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "no impairment is called {kind}"
+                )))
+            }
+        };
+        let control = Control::Impair {
+            node,
+            port,
+            impairment,
+            seed,
+        };
+        self.fabric.schedule(Time(at_ps), control);
+        Ok(())
+    }
+
+    /// (lost, corrupted) frames of links that a fault made so.
+    fn link_counters(&self) -> (u64, u64) {
+        (
+            self.fabric.links_lost_frames,
+            self.fabric.links_corrupted_frames,
+        )
     }
 
     /// Lets `run` return with `("break", token)` at a fabric time.

@@ -64,7 +64,9 @@ def _switches(built: BuiltFabric) -> dict[str, Any]:
     def total(key: str) -> int:
         return sum(c[key] for c in counters)
 
-    drops = {reason: sum(c["drops"][reason] for c in counters) for reason in counters[0]["drops"]}
+    # What links lose is theirs, not the switches': it stands under `links`.
+    reasons = [reason for reason in counters[0]["drops"] if reason != "link_loss"]
+    drops = {reason: sum(c["drops"][reason] for c in counters) for reason in reasons}
     return {
         "rx_frames": total("rx_frames"),
         "tx_frames": total("tx_frames"),
@@ -139,6 +141,7 @@ def make_summary(built: BuiltFabric, outcome: RunOutcome, tables: Tables) -> dic
         "flows": _flows(tables.flows),
         "switches": _switches(built),
         "nics": _nics(built),
+        "links": dict(zip(("lost_frames", "corrupted_frames"), built.dataplane.link_counters(), strict=True)),
         "collectives": [],
         "conservation": built.dataplane.conservation(),
     }

@@ -183,7 +183,13 @@ def _tag(model: type[BaseModel]) -> str | None:
     return None
 
 
-_TAGS = re.compile(r"^(leaf-spine|fat-tree|rail-optimized|incast|permutation|pairwise|pfc-storm|link-down)$")
+def _tags(model: type[BaseModel]) -> set[str]:
+    """The tags of every tagged union below a model: pydantic puts them into the paths of errors."""
+    below = [m for field in model.model_fields.values() for m in _models_in(field.annotation)]
+    return {t for t in map(_tag, below) if t} | {t for m in below for t in _tags(m)}
+
+
+_TAGS = _tags(Scenario)
 _UNION_BRANCH = re.compile(r"^(function-|literal|tuple|constrained|int$|float$|str$|bool$|nullable)")
 
 
@@ -205,7 +211,7 @@ def _problems(error: ValidationError, source: Source) -> list[Problem]:
     found: dict[tuple[Location, str], Problem] = {}
     for item in error.errors():
         # Pydantic puts the branch of a union into the path; a file has no such key.
-        path = tuple(key for key in item["loc"] if not (isinstance(key, str) and (_TAGS.match(key) or _UNION_BRANCH.match(key))))
+        path = tuple(key for key in item["loc"] if not (isinstance(key, str) and (key in _TAGS or _UNION_BRANCH.match(key))))
         message = _explain(item)
         found.setdefault((path, message), source.problem(path, message))
     return list(found.values())

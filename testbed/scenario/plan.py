@@ -10,6 +10,9 @@ from testbed.scenario.schema import (
     Incast,
     LeafSpine,
     LinkDown,
+    LinkFault,
+    LinkFlap,
+    LinkLoss,
     Pairwise,
     Permutation,
     PfcStorm,
@@ -50,7 +53,7 @@ class Plan:
     topology: Topology
     flows: tuple[Flow, ...]
     storms: tuple[tuple[PfcStorm, Nic], ...]
-    link_faults: tuple[tuple[LinkDown, Link], ...]
+    link_faults: tuple[tuple[LinkFault, Link], ...]
     captures: tuple[Link, ...]
 
     @property
@@ -260,19 +263,27 @@ class _Planner:
             for _ in range(section.qps)
         ]
 
-    def _faults(self) -> tuple[list[tuple[PfcStorm, Nic]], list[tuple[LinkDown, Link]]]:
+    def _faults(self) -> tuple[list[tuple[PfcStorm, Nic]], list[tuple[LinkFault, Link]]]:
         storms: list[tuple[PfcStorm, Nic]] = []
-        links: list[tuple[LinkDown, Link]] = []
+        links: list[tuple[LinkFault, Link]] = []
         for i, fault in enumerate(self.scenario.faults):
             if isinstance(fault, PfcStorm):
                 if (nic := self._nic(("faults", i, "nic"), fault.nic)) and fault.enabled:
                     storms.append((fault, nic))
                 continue
-            if fault.up_at is not None and fault.up_at <= fault.at:
-                self.fail(("faults", i, "up_at"), "is not after at: the link has to go down first")
+            self._check_link_fault(i, fault)
             if (link := self._link(("faults", i, "link"), fault.link)) and fault.enabled:
                 links.append((fault, link))
         return storms, links
+
+    def _check_link_fault(self, index: int, fault: LinkFault) -> None:
+        if isinstance(fault, LinkDown):
+            if fault.up_at is not None and fault.up_at <= fault.at:
+                self.fail(("faults", index, "up_at"), "is not after at: the link has to go down first")
+        elif not isinstance(fault, LinkFlap) and fault.until is not None and fault.until <= fault.at:
+            self.fail(("faults", index, "until"), "is not after at")
+        if isinstance(fault, LinkLoss) and (fault.rate is None) == (fault.every is None):
+            self.fail(("faults", index), "needs exactly one of rate, every")
 
     def _check_expectations(self) -> None:
         for i, expectation in enumerate(self.scenario.expect):

@@ -210,7 +210,56 @@ class LinkDown(Section):
     up_at: PositiveDuration | None = None
 
 
-FaultSection = Annotated[PfcStorm | LinkDown, Field(discriminator="kind")]
+class _LinkFault(Section):
+    enabled: bool = True
+    link: str
+    at: Duration = Duration(0)
+    until: PositiveDuration | None = None  # none: to the end of the run
+
+
+class LinkFlap(Section):
+    """Down and up again, several times."""
+
+    kind: Literal["link-flap"]
+    enabled: bool = True
+    link: str
+    at: PositiveDuration
+    down: PositiveDuration
+    up: PositiveDuration
+    times: Annotated[int, Field(ge=1, le=1000)] = 3
+
+
+class LinkLoss(_LinkFault):
+    """Frames are lost, in both directions: each with a probability, or every n-th."""
+
+    kind: Literal["link-loss"]
+    rate: Annotated[Ratio, Field(le=1)] | None = None
+    every: Annotated[int, Field(ge=1)] | None = None
+
+
+class LinkErrors(_LinkFault):
+    """Bits are flipped with a probability; the frame fails its check sequence at the next switch or NIC that has it whole."""
+
+    kind: Literal["link-errors"]
+    bit_error_rate: Annotated[Ratio, Field(le=0.5)]
+
+
+class LinkDelay(_LinkFault):
+    kind: Literal["link-delay"]
+    added: PositiveDuration
+
+
+class LinkRate(_LinkFault):
+    """The link runs at a lower (or higher) rate."""
+
+    kind: Literal["link-rate"]
+    rate: PositiveRate
+
+
+FaultSection = Annotated[
+    PfcStorm | LinkDown | LinkFlap | LinkLoss | LinkErrors | LinkDelay | LinkRate, Field(discriminator="kind")
+]
+LinkFault = LinkDown | LinkFlap | LinkLoss | LinkErrors | LinkDelay | LinkRate
 
 
 # ---- Control, run, checks

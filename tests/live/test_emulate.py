@@ -87,6 +87,24 @@ def test_both_engines_agree_on_a_watchdog(emulated):
     assert_same(live, run_simulated(live.plan))
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "kind: link-loss, link: leaf1-spine1, rate: 0.01",
+        "kind: link-errors, link: leaf1-spine1, bit_error_rate: 0.0000002",
+        "kind: link-delay, link: leaf1-spine1, added: 3us, until: 30us",
+        "kind: link-rate, link: leaf1-spine1, rate: 40Gbps",
+        "kind: link-flap, link: leaf1-spine1, at: 10us, down: 20us, up: 60us",
+    ],
+    ids=lambda f: f.split(",")[0].split()[-1],
+)
+@pytest.mark.parametrize("forwarding", ["store-and-forward", "cut-through"])
+def test_both_engines_agree_on_faulty_links(emulated, fault, forwarding):
+    text = TWO_HOSTS.replace("SIZE", "1MB") + f"faults: [{{{fault}}}]\nnic: {{timeout: 5}}\n"
+    live = emulated(text, f"switch.forwarding={forwarding}")
+    assert_same(live, run_simulated(live.plan))
+
+
 def test_captures_are_the_same_bytes(cli, tmp_path):
     for engine in ("simulate", "emulate"):
         assert cli("demo", "incast", "--engine", engine, "--out", engine).code == 0

@@ -214,7 +214,7 @@ impl Nic {
 
     /// A frame has come in.
     pub fn on_frame(&mut self, now: Time, frame: Frame, fx: &mut Effects) {
-        if frame.is_malformed() {
+        if frame.is_malformed() || frame.has_bad_fcs() {
             return self.malformed(&frame, fx);
         }
         if frame.headers().kind == Kind::MacControl {
@@ -647,7 +647,7 @@ impl Nic {
     /// Counts a frame that was on the link when it went down.
     pub fn lost_on_link(&mut self, frame: &Frame, fx: &mut Effects) {
         if frame.headers().kind != Kind::MacControl {
-            self.counters.link_down_bytes += frame.len() as u64;
+            self.counters.link_down_bytes += frame.accounted_bytes();
             let kind = EventKind::Drop(DropReason::LinkDown);
             record(fx, kind, Some(PORT), None, None, frame.len() as u64);
         }

@@ -91,7 +91,7 @@ pub struct SwitchCounters {
     pub pfc_xoff_sent: u64,
     pub pfc_xon_sent: u64,
     pub watchdog_trips: u64,
-    pub drop_frames: [u64; 7],
+    pub drop_frames: [u64; 8],
     pub drop_bytes: u64,
     /// Bytes that left to the controller, and bytes that came into being here: packet-outs, and copies beyond the first.
     pub packet_in_bytes: u64,
@@ -204,6 +204,12 @@ impl Switch {
             self.counters.rx_frames += 1;
             return self.drop(fx, port, None, &frame, DropReason::Malformed);
         }
+        if frame.has_bad_fcs()
+            && (!self.config.cut_through || frame.headers().kind == Kind::MacControl)
+        {
+            self.counters.rx_frames += 1;
+            return self.drop(fx, port, None, &frame, DropReason::Malformed);
+        }
         if frame.headers().kind == Kind::MacControl {
             if whole_at == now {
                 return self.on_mac_control(now, port, &frame, fx);
@@ -217,6 +223,11 @@ impl Switch {
         }
         let verdict = self.tables.lookup(&frame, port).unwrap_or_default();
         let cut = self.config.cut_through && self.can_cut_through(port, &verdict);
+        // Cut through, a spoiled frame is on its way before its check sequence is in.
+        if frame.has_bad_fcs() && !cut {
+            self.counters.rx_frames += 1;
+            return self.drop(fx, port, None, &frame, DropReason::Malformed);
+        }
         let out_at = if cut { now } else { whole_at } + self.config.pipeline_latency;
         if out_at == now && self.ports[usize::from(port)].pipeline.is_empty() {
             return self.out_of_pipeline(now, port, frame, &verdict, fx);
@@ -693,6 +704,11 @@ impl Switch {
     /// The sending side of a port, with its counters.
     pub fn tx(&self, port: Port) -> &Tx {
         &self.ports[usize::from(port)].tx
+    }
+
+    /// The link at a port now runs at this rate.
+    pub fn set_rate(&mut self, port: Port, rate: Rate) {
+        self.ports[usize::from(port)].tx.rate = rate;
     }
 
     /// Brings pause counters up to `now`.
