@@ -120,8 +120,10 @@ pub struct Record {
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum Effect {
-    /// Start to send `frame`: the port is busy until the executor says that it is done.
+    /// Start to send `frame`.
     Transmit { port: Port, frame: Frame },
+    /// Say at `at`, when the frame in flight has left, that `port` is free: something waits for it.
+    WhenFree { port: Port, at: Time },
     /// Come back at `at` with `timer`.
     Timer { at: Time, timer: Timer },
     /// Something worth a row in the results.

@@ -643,10 +643,10 @@ impl Fabric {
                 self.sample();
                 return None;
             }
-            Event::TxDone { node, port } => {
+            Event::Free { node, port } => {
                 match &mut self.slots[node as usize].node {
-                    Node::Switch(switch) => switch.on_tx_done(now, port, &mut fx),
-                    Node::Nic(nic) => nic.on_tx_done(now, &mut fx),
+                    Node::Switch(switch) => switch.on_free(now, port, &mut fx),
+                    Node::Nic(nic) => nic.on_free(now, &mut fx),
                 }
                 node
             }
@@ -814,6 +814,7 @@ impl Fabric {
         for effect in fx {
             match effect {
                 Effect::Transmit { port, frame } => self.transmit(medium, node, port, frame),
+                Effect::WhenFree { port, at } => self.queue.push(at, Event::Free { node, port }),
                 Effect::Timer { at, timer } => self.queue.push(at, Event::Timer { node, timer }),
                 Effect::Record(record) => self.log(node, record),
                 Effect::PacketIn {
@@ -879,7 +880,6 @@ impl Fabric {
             None => Fate::Sound,
         };
         let sent_at = now + rate.frame_time(frame.len());
-        self.queue.push(sent_at, Event::TxDone { node, port });
         let bytes = frame.accounted_bytes() as u32;
         match fate {
             Fate::Sound => {}

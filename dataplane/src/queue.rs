@@ -2,7 +2,7 @@
 //!
 //! Events are taken by fabric time. Events due at the same time are taken in this order:
 //! 1. scheduled controls (link state, faults, posted messages, breakpoints), in the order in which they were scheduled;
-//! 2. ends of transmission, by node and port;
+//! 2. ports that have become free, by node and port;
 //! 3. arrivals of frames, by node and port;
 //! 4. frames from outside, by node and port;
 //! 5. timers, by node, then in the order in which they were set;
@@ -20,7 +20,7 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Control(u32),
-    TxDone { node: u32, port: u16 },
+    Free { node: u32, port: u16 },
     Arrival { node: u32, port: u16 },
     Foreign { node: u32, port: u16 },
     Timer { node: u32, timer: Timer },
@@ -33,7 +33,7 @@ impl Event {
             |rank: u64, node: u32, port: u16| rank << 56 | u64::from(node) << 16 | u64::from(port);
         match self {
             Event::Control(_) => key(0, 0, 0),
-            Event::TxDone { node, port } => key(1, node, port),
+            Event::Free { node, port } => key(1, node, port),
             Event::Arrival { node, port } => key(2, node, port),
             Event::Foreign { node, port } => key(3, node, port),
             Event::Timer { node, .. } => key(4, node, 0),

@@ -37,7 +37,10 @@ pub struct Tx {
     port: Port,
     /// Rate of the link.
     pub rate: Rate,
-    busy: bool,
+    /// When the frame in flight has left.
+    free_at: Time,
+    /// The time for which the node has asked to be told so.
+    asked_for: Option<Time>,
     up: bool,
     /// At most one pause frame a priority: a newer one takes the older one's place.
     control: VecDeque<(u8, Frame)>,
@@ -53,7 +56,8 @@ impl Tx {
         Tx {
             port,
             rate,
-            busy: false,
+            free_at: Time::ZERO,
+            asked_for: None,
             up: true,
             control: VecDeque::new(),
             paused_since: [None; PRIORITIES],
@@ -63,8 +67,24 @@ impl Tx {
     }
 
     /// Whether a frame can be started now.
-    pub fn is_ready(&self) -> bool {
-        self.up && !self.busy
+    pub fn is_ready(&self, now: Time) -> bool {
+        self.up && self.free_at <= now
+    }
+
+    /// Whether a pause frame waits.
+    pub fn has_control(&self) -> bool {
+        !self.control.is_empty()
+    }
+
+    /// Asks to be told when the port is free, if it is busy and that was not asked for yet.
+    pub fn ask_when_free(&mut self, now: Time, fx: &mut Effects) {
+        if self.free_at > now && self.asked_for != Some(self.free_at) {
+            self.asked_for = Some(self.free_at);
+            fx.push(Effect::WhenFree {
+                port: self.port,
+                at: self.free_at,
+            });
+        }
     }
 
     /// Whether the link is up.
@@ -81,11 +101,6 @@ impl Tx {
                 self.resume(priority, now);
             }
         }
-    }
-
-    /// The frame in flight has left.
-    pub fn done(&mut self) {
-        self.busy = false;
     }
 
     /// Whether `priority` must not be sent now.
@@ -163,25 +178,25 @@ impl Tx {
     }
 
     /// Starts the next waiting pause frame; true if there was one. Call only on a port that is ready.
-    pub fn send_control(&mut self, fx: &mut Effects) -> bool {
+    pub fn send_control(&mut self, now: Time, fx: &mut Effects) -> bool {
         let Some((_, frame)) = self.control.pop_front() else {
             return false;
         };
-        self.start(frame, fx);
+        self.start(now, frame, fx);
         true
     }
 
     /// Starts a data frame of `priority`.
-    pub fn send(&mut self, frame: Frame, priority: usize, fx: &mut Effects) {
+    pub fn send(&mut self, now: Time, frame: Frame, priority: usize, fx: &mut Effects) {
         let counters = &mut self.counters[priority];
         counters.tx_frames += 1;
         counters.tx_bytes += frame.len() as u64;
-        self.start(frame, fx);
+        self.start(now, frame, fx);
     }
 
-    fn start(&mut self, frame: Frame, fx: &mut Effects) {
-        debug_assert!(self.is_ready());
-        self.busy = true;
+    fn start(&mut self, now: Time, frame: Frame, fx: &mut Effects) {
+        debug_assert!(self.is_ready(now));
+        self.free_at = now + self.rate.frame_time(frame.len());
         fx.push(Effect::Transmit {
             port: self.port,
             frame,

@@ -521,24 +521,37 @@ impl Nic {
 
     /// Starts the next frame: pause frames, replies by priority, then data round robin over the queue pairs.
     fn kick(&mut self, now: Time, fx: &mut Effects) {
-        if !self.tx.is_ready() || self.tx.send_control(fx) {
+        if !self.has_work() {
             return;
+        }
+        if !self.tx.is_ready(now) || self.tx.send_control(now, fx) {
+            return self.tx.ask_when_free(now, fx);
         }
         for priority in (0..PRIORITIES).rev() {
             if self.tx.is_paused(priority, now) {
                 continue;
             }
             if let Some(frame) = self.replies[priority].pop_front() {
-                return self.send(frame, priority, fx);
+                return self.send(now, frame, priority, fx);
             }
         }
         self.send_data(now, fx);
     }
 
-    fn send(&mut self, frame: Frame, priority: usize, fx: &mut Effects) {
+    /// Whether anything is to be sent, now or later.
+    fn has_work(&self) -> bool {
+        self.tx.has_control()
+            || !self.ring.is_empty()
+            || self.replies.iter().any(|queue| !queue.is_empty())
+    }
+
+    fn send(&mut self, now: Time, frame: Frame, priority: usize, fx: &mut Effects) {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += frame.len() as u64;
-        self.tx.send(frame, priority, fx);
+        self.tx.send(now, frame, priority, fx);
+        if self.has_work() {
+            self.tx.ask_when_free(now, fx);
+        }
     }
 
     fn send_data(&mut self, now: Time, fx: &mut Effects) {
@@ -613,12 +626,11 @@ impl Nic {
         if qp.retry_deadline == Time::MAX {
             self.arm_retry(now, index, fx);
         }
-        self.send(frame, priority, fx);
+        self.send(now, frame, priority, fx);
     }
 
-    /// The frame in flight has left.
-    pub fn on_tx_done(&mut self, now: Time, fx: &mut Effects) {
-        self.tx.done();
+    /// The port is free, as was asked for.
+    pub fn on_free(&mut self, now: Time, fx: &mut Effects) {
         self.kick(now, fx);
     }
 

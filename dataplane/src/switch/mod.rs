@@ -126,6 +126,8 @@ struct SwitchPort {
     wake_at: Time,
     queues: [VecDeque<Queued>; PRIORITIES],
     queue_bytes: [u64; PRIORITIES],
+    /// Frames in all queues.
+    waiting: usize,
     /// When the pause sent last is to be repeated; a timer for any other time is out of date.
     refresh_at: [Time; PRIORITIES],
 }
@@ -175,6 +177,7 @@ impl Switch {
             wake_at: Time::ZERO,
             queues: Default::default(),
             queue_bytes: [0; PRIORITIES],
+            waiting: 0,
             refresh_at: [Time::ZERO; PRIORITIES],
         });
         self.mmu.add_port(config.headroom_bytes);
@@ -378,6 +381,7 @@ impl Switch {
             }
         }
         out.queue_bytes[priority] += frame.len() as u64;
+        out.waiting += 1;
         out.queues[priority].push_back(Queued { frame, in_port });
         self.check_xoff(now, in_port, priority, fx);
         self.kick(now, out_port, fx);
@@ -386,8 +390,11 @@ impl Switch {
     /// Starts the next frame of a port: pause frames first, then what the scheduler chooses among queues that are not paused.
     fn kick(&mut self, now: Time, port: Port, fx: &mut Effects) {
         let out = &mut self.ports[usize::from(port)];
-        if !out.tx.is_ready() || out.tx.send_control(fx) {
+        if out.waiting == 0 && !out.tx.has_control() {
             return;
+        }
+        if !out.tx.is_ready(now) || out.tx.send_control(now, fx) {
+            return out.tx.ask_when_free(now, fx);
         }
         let forwards = self
             .config
@@ -420,7 +427,11 @@ impl Switch {
         self.mmu
             .release(usize::from(in_port), priority, frame.len());
         self.counters.tx_frames += 1;
-        out.tx.send(frame, priority, fx);
+        out.waiting -= 1;
+        out.tx.send(now, frame, priority, fx);
+        if out.waiting > 0 {
+            out.tx.ask_when_free(now, fx);
+        }
         self.check_xon(now, in_port, priority, fx);
     }
 
@@ -475,9 +486,8 @@ impl Switch {
         }
     }
 
-    /// The frame in flight on `port` has left.
-    pub fn on_tx_done(&mut self, now: Time, port: Port, fx: &mut Effects) {
-        self.ports[usize::from(port)].tx.done();
+    /// `port` is free, as was asked for.
+    pub fn on_free(&mut self, now: Time, port: Port, fx: &mut Effects) {
         self.kick(now, port, fx);
     }
 
@@ -592,6 +602,7 @@ impl Switch {
     ) {
         let out = &mut self.ports[usize::from(port)];
         out.queue_bytes[priority] = 0;
+        out.waiting -= out.queues[priority].len();
         for Queued { frame, in_port } in std::mem::take(&mut out.queues[priority]) {
             self.mmu
                 .release(usize::from(in_port), priority, frame.len());
