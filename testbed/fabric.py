@@ -17,6 +17,7 @@ from testbed.scenario.schema import (
     LinkFlap,
     LinkLoss,
     LinkRate,
+    PfcStorm,
     SwitchSection,
 )
 from testbed.topology import Link, Nic, PortRef, Topology
@@ -153,10 +154,17 @@ class BuiltFabric:
         for flow in self.plan.flows:
             self._add_flow(flow)
         for storm, nic in self.plan.storms:
-            at = storm.at.ps
-            self.dataplane.schedule_storm(at, at + storm.duration.ps, self.nic_nodes[nic], storm.priority, storm.quanta)
+            self._add_storm(storm, nic)
         for number, (fault, link) in enumerate(self.plan.link_faults):
             self._add_link_fault(number, fault, link)
+
+    def _add_storm(self, storm: PfcStorm, nic: Nic) -> None:
+        at, until = storm.at.ps, storm.at.ps + storm.duration.ps
+        interval_ps = storm.interval.ps if storm.interval else 0
+        everything = storm.frame == "pause"
+        # One kind of frame stops the whole link, the other one priority.
+        for priority in storm.priorities[:1] if everything else storm.priorities:
+            self.dataplane.schedule_storm(at, until, self.nic_nodes[nic], priority, storm.quanta, interval_ps, everything)
 
     def _add_link_fault(self, number: int, fault: LinkFault, link: Link) -> None:
         node, port = self.locate(link.a)

@@ -149,3 +149,12 @@ def test_a_profile_above_the_buffer_is_told(cli, scenario):
     done = cli("run", scenario(SMALL), "--engine", "simulate", "--set", "switch.buffer=1MB")
     assert done.code == 2
     assert "at 100Gbps, kmax of profile hpcc 1600KB is above the buffer of 1MB" in done.err
+
+
+def test_benchmarks_give_ratios(cli):
+    done = cli("bench", "simulate", "--json")
+    figures = json.loads(done.out)
+    assert [f["what"] for f in figures] == [f"fat tree k={k}, permutation" for k in (4, 8, 16)]
+    assert figures[0]["ratio"] == 1
+    assert all(f["value"] > 0 for f in figures)
+    assert cli("bench", "nothing").code == 2

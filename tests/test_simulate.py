@@ -423,3 +423,76 @@ def test_a_flapping_link_is_routed_around_and_back(simulated):
     events = run.tables.events.to_pylist()
     assert [sum(e["kind"] == kind for e in events) for kind in ("link_down", "link_up")] == [6, 6], "both ends, three times"
     assert len({e["time_ns"] for e in events if e["kind"] == "reroute"}) == 6
+
+
+FAN_IN = """\
+name: fan-in
+topology: {kind: leaf-spine, spines: 1, leaves: 1, hosts_per_leaf: HOSTS, host_rate: 100Gbps, delay: 600ns}
+switch:
+  buffer: 16MB
+  pfc: {xoff: 100KB, xon_offset: 10KB, reserved: 0B}
+  ecn: {enabled: false}
+nic: {dcqcn: {enabled: false}}
+traffic: [{pattern: incast, senders: [SENDERS], receiver: h1, size: 8MB}]
+run: {limit: 600us}
+"""
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_an_incast_follows_its_closed_forms(simulated, n):
+    """n senders at rate R into one port of rate R: each ingress fills at R (1 - 1/n), so XOFF comes after X / (R (1 - 1/n)); from
+    then on each sender gets 1/n of the port, and is paused for 1 - 1/n of the time."""
+    senders = ", ".join(f"h{i + 2}" for i in range(n))
+    run = simulated(FAN_IN.replace("HOSTS", str(n + 1)).replace("SENDERS", senders))
+    rate = 100e9 / 8
+    frame = 4096 + 58 + 24
+    payload_share = (4096 + 58) / frame
+    events = run.tables.events.to_pylist()
+    first_ns = min(e["time_ns"] for e in events if e["kind"] == "pfc_xoff")
+    fill_ns = 100_000 / (rate * payload_share * (1 - 1 / n)) * 1e9
+    assert first_ns == pytest.approx(600 + fill_ns, abs=3 * frame / rate * 1e9)
+    interval_ns = run.plan.scenario.run.sample_interval.ns
+    paused: dict[str, float] = {}
+    for row in run.tables.ports.to_pylist():
+        if row["node"].startswith("h") and row["node"] != "h1" and 100_000 < row["time_ns"] <= 600_000:
+            paused[row["node"]] = paused.get(row["node"], 0) + row["paused"] * interval_ns
+    assert len(paused) == n
+    for share in paused.values():
+        assert share / 500_000 == pytest.approx(1 - 1 / n, abs=0.03)
+    # Peak: the threshold of every ingress, and what comes in before its sender stops: two delays and two frames, the pause frame
+    # waiting for one more.
+    s = run.summary["switches"]
+    assert s["drops_total"] == 0
+    most = n * (100_000 + rate * 2 * 600e-9 + 4 * frame)
+    assert n * 100_000 <= s["buffer_max_bytes"] <= most
+
+
+def paused_share(run, node: str, peer: str, start_ns: int, end_ns: int) -> dict[int, float]:
+    """By priority: the share of a window for which a port was paused."""
+    interval_ns = run.plan.scenario.run.sample_interval.ns
+    found: dict[int, float] = {}
+    for row in run.tables.ports.to_pylist():
+        if (row["node"], row["peer"]) == (node, peer) and start_ns < row["time_ns"] <= end_ns:
+            found[row["priority"]] = found.get(row["priority"], 0) + row["paused"] * interval_ns / (end_ns - start_ns)
+    return found
+
+
+def test_a_gappy_storm_leaves_gaps(simulated):
+    """1,000 quanta are 5.12 us at 100 Gb/s; every 10 us, that is 51.2 % of the time."""
+    run = simulated("pfc-storm", "faults.0.quanta=1000", "faults.0.interval=10us")
+    assert paused_share(run, "leaf4", "h16", 100_000, 1_000_000) == {3: pytest.approx(0.512, abs=0.005)}
+
+
+def test_a_gapless_storm_leaves_none(simulated):
+    run = simulated("pfc-storm", "faults.0.quanta=1000")
+    assert paused_share(run, "leaf4", "h16", 100_000, 1_000_000) == {3: pytest.approx(1)}
+
+
+def test_a_storm_of_several_priorities(simulated):
+    run = simulated("pfc-storm", "faults.0.priorities=[3, 5]")
+    assert paused_share(run, "leaf4", "h16", 100_000, 1_000_000) == {3: pytest.approx(1), 5: pytest.approx(1)}
+
+
+def test_classic_pause_frames_stop_the_whole_link(simulated):
+    run = simulated("pfc-storm", "faults.0.frame=pause")
+    assert paused_share(run, "leaf4", "h16", 100_000, 1_000_000) == {p: pytest.approx(1) for p in range(8)}

@@ -7,7 +7,7 @@ use crate::effect::{DropReason, Effect, Effects, EventKind, Outcome, Port, Recor
 use crate::frame::Frame;
 use crate::impair::{Fate, Impairment, Line};
 use crate::medium::{Medium, PortId, Wait};
-use crate::nic::{Nic, QpConfig, TemplateError};
+use crate::nic::{Nic, QpConfig, StormSpec, TemplateError};
 use crate::queue::{Event, EventQueue};
 use crate::switch::{Action, PortConfig, Switch};
 use crate::time::{Rate, Time};
@@ -106,7 +106,7 @@ pub enum Control {
     StartStorm {
         node: u32,
         priority: u8,
-        quanta: u16,
+        spec: StormSpec,
         until: Time,
     },
     /// [`Fabric::run`] returns, so that the caller can act at this time.
@@ -735,11 +735,11 @@ impl Fabric {
             Control::StartStorm {
                 node,
                 priority,
-                quanta,
+                spec,
                 until,
             } => {
                 if let Node::Nic(nic) = &mut self.slots[node as usize].node {
-                    nic.start_storm(now, priority, quanta, until + self.origin, &mut fx);
+                    nic.start_storm(now, priority, spec, until + self.origin, &mut fx);
                 }
                 node
             }

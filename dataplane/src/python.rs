@@ -17,12 +17,12 @@ use crate::fabric::{Control, Fabric, Node, Stop};
 use crate::frame::Frame;
 use crate::impair::Impairment;
 use crate::medium::MemoryMedium;
-use crate::nic::{DcqcnParams, Nic, QpConfig};
+use crate::nic::{DcqcnParams, Nic, QpConfig, StormSpec};
 use crate::packet_socket::PacketSocket;
 use crate::switch::{
-    Action, Bucket, EcnProfile, Field, Flow, FlowFilter, GroupKind, Match, MmuConfig, Output,
-    PortConfig, QueueConfig, Service, Shaper, Switch, SwitchConfig, TableError, Threshold,
-    WatchdogAction, WatchdogConfig, TABLES,
+    Action, Admission, Bucket, EcnProfile, Field, Flow, FlowFilter, GroupKind, Match, Mmu,
+    MmuConfig, Output, PortConfig, QueueConfig, Service, Shaper, Switch, SwitchConfig, TableError,
+    Threshold, WatchdogAction, WatchdogConfig, TABLES,
 };
 use crate::time::{Rate, Time};
 use crate::tx::PRIORITIES;
@@ -426,6 +426,9 @@ impl PyFabric {
         Ok(())
     }
 
+    /// A NIC storms: PFC frames for `priority`, or 802.3x pause frames if `global_pause`, every `interval_ps` or (0) in time.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (at_ps, until_ps, node, priority, quanta, interval_ps=0, global_pause=false))]
     fn schedule_storm(
         &mut self,
         at_ps: u64,
@@ -433,12 +436,18 @@ impl PyFabric {
         node: u32,
         priority: u8,
         quanta: u16,
+        interval_ps: u64,
+        global_pause: bool,
     ) -> PyResult<()> {
         self.check_port(node, 0)?;
         let control = Control::StartStorm {
             node,
             priority: priority & 7,
-            quanta: quanta.max(1),
+            spec: StormSpec {
+                quanta: quanta.max(1),
+                interval: (interval_ps > 0).then_some(Time(interval_ps)),
+                global: global_pause,
+            },
             until: Time(until_ps),
         };
         self.fabric.schedule(Time(at_ps), control);
@@ -536,6 +545,14 @@ impl PyFabric {
         medium
             .attach(id, socket, is_host)
             .map_err(PyOSError::new_err)
+    }
+
+    /// Keeps the link to a port inside the process.
+    fn keep_in_memory(&mut self, node: u32, port: u16) -> PyResult<()> {
+        self.check_port(node, port)?;
+        let id = self.fabric.port_id(node, port);
+        self.veth()?.keep_in_memory(id);
+        Ok(())
     }
 
     fn detach(&mut self, node: u32, port: u16) -> PyResult<()> {
@@ -1108,6 +1125,55 @@ fn column<'py, const N: usize>(
     PyBytes::new(py, &values.flatten().collect::<Vec<u8>>())
 }
 
+/// The buffer of a switch by itself, to be held against a description of it.
+#[pyclass(name = "Mmu", module = "testbed._dataplane")]
+struct PyMmu(Mmu);
+
+#[pymethods]
+impl PyMmu {
+    /// Settings as in a switch's dict; `ports` is the headroom of each port in bytes.
+    #[new]
+    fn new(spec: SwitchSpec, ports: Vec<u64>) -> PyResult<Self> {
+        let mut mmu = Mmu::new(spec.config()?.mmu);
+        for headroom_bytes in ports {
+            mmu.add_port(headroom_bytes);
+        }
+        Ok(PyMmu(mmu))
+    }
+
+    /// `admitted`, `buffer` or `headroom`.
+    fn admit(
+        &mut self,
+        port: usize,
+        priority: usize,
+        frame_bytes: usize,
+        queue_bytes: u64,
+    ) -> &'static str {
+        match self.0.admit(port, priority, frame_bytes, queue_bytes) {
+            Admission::Admitted => "admitted",
+            Admission::BufferFull => "buffer",
+            Admission::HeadroomFull => "headroom",
+        }
+    }
+
+    fn release(&mut self, port: usize, priority: usize, frame_bytes: usize) {
+        self.0.release(port, priority, frame_bytes);
+    }
+
+    fn turns_xoff(&mut self, port: usize, priority: usize) -> bool {
+        self.0.turns_xoff(port, priority)
+    }
+
+    fn turns_xon(&mut self, port: usize, priority: usize) -> bool {
+        self.0.turns_xon(port, priority)
+    }
+
+    #[getter]
+    fn used_bytes(&self) -> u64 {
+        self.0.used_bytes()
+    }
+}
+
 /// The ICRC that a RoCEv2 frame should carry and the one it does, or `None`.
 #[pyfunction]
 fn check_icrc(frame: &[u8]) -> Option<(u32, u32)> {
@@ -1124,6 +1190,7 @@ fn rebuild<'py>(py: Python<'py>, frame: &[u8]) -> PyResult<Bound<'py, PyBytes>> 
 #[pymodule]
 fn _dataplane(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PyFabric>()?;
+    m.add_class::<PyMmu>()?;
     m.add("OpenFlowError", m.py().get_type::<OpenFlowError>())?;
     m.add("TABLES", TABLES)?;
     m.add_function(wrap_pyfunction!(check_icrc, m)?)?;

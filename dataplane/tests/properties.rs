@@ -306,7 +306,11 @@ fn storms(priorities: &[u8], quanta: u16) -> (Vec<u64>, u64) {
         let control = dataplane::fabric::Control::StartStorm {
             node: net.hosts[1],
             priority,
-            quanta,
+            spec: dataplane::nic::StormSpec {
+                quanta,
+                interval: None,
+                global: false,
+            },
             until: Time::from_ns(1_000_000),
         };
         net.fabric.schedule(Time::ZERO, control);

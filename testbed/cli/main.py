@@ -141,6 +141,23 @@ def topo_show(
 
 
 @app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run; all of them without a name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure this machine. Figures are to be read as ratios within one run: machines differ, and so do their moods.
+
+    Example: sudo testbed bench simulate links
+    """
+    from testbed.cli.bench import BENCHMARKS, run_benchmarks
+
+    wanted = names or list(BENCHMARKS)
+    if unknown := [name for name in wanted if name not in BENCHMARKS]:
+        raise _fail_usage(f"there is no benchmark {unknown[0]!r}: benchmarks are {', '.join(BENCHMARKS)}")
+    raise typer.Exit(run_benchmarks(wanted, as_json))
+
+
+@app.command()
 def doctor() -> None:
     """Tell whether this machine can run the testbed; what is missing, and the command that mends it."""
     from testbed.cli.doctor import examine

@@ -181,14 +181,16 @@ class PlannedPlaces:
         built, topology = self.built, self.built.topology
         node = built.node_of[switch.name]
         ports: dict[int, PortInfo] = {}
-        for number, intf in switch.intfs.items():
-            if intf.name == "lo":
-                continue
+        for number in range(1, topology.switch_ports(switch.name) + 1):
             ref = PortRef(switch.name, number)
             link = topology.link_at[ref]
-            built.dataplane.attach(node, number - 1, intf.name, namespace_path(switch.pid))
             mac = mac_bytes(switch_port_mac(node, number))
-            ports[number] = PortInfo(intf.name, mac, link.rate.bps)
+            ports[number] = PortInfo(topology.interface(ref), mac, link.rate.bps)
+            intf = switch.intfs.get(number)
+            if intf is None:
+                built.dataplane.keep_in_memory(node, number - 1)
+                continue
+            built.dataplane.attach(node, number - 1, intf.name, namespace_path(switch.pid))
             peer = topology.peer(ref)
             if peer.node not in topology.switch_names:
                 host_intf = intf.link.intf2 if intf.link.intf1 is intf else intf.link.intf1

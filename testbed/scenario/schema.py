@@ -196,10 +196,12 @@ class PfcStorm(Section):
     kind: Literal["pfc-storm"]
     enabled: bool = True
     nic: str
-    priority: Priority = 3
+    priorities: tuple[Priority, ...] = (3,)
     at: Duration = Duration(0)
     duration: PositiveDuration
     quanta: Annotated[int, Field(ge=1, le=65535)] = 65535
+    interval: PositiveDuration | None = None  # between pause frames; none: each before the last expires. A longer one leaves gaps
+    frame: Literal["pfc", "pause"] = "pfc"  # pause: 802.3x, which stops the whole link
 
 
 class LinkDown(Section):
@@ -272,6 +274,7 @@ class ControlSection(Section):
 class RunSection(Section):
     limit: PositiveDuration = Duration.parse("100ms")  # the run ends then, whether or not its messages have
     sample_interval: PositiveDuration = Duration.parse("1us")
+    links: Literal["veth", "memory"] = "veth"  # emulate: memory keeps links between switches inside the process; hosts have veths
     slowdown: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"
 
 

@@ -64,10 +64,21 @@ pub struct NicCounters {
     pub reply_overflow: u64,
 }
 
+/// What pause frames a storm sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StormSpec {
+    /// Pause time of each frame.
+    pub quanta: u16,
+    /// Time between two frames; `None` repeats each before it expires, a longer one leaves gaps.
+    pub interval: Option<Time>,
+    /// 802.3x pause frames, which stop the whole link, instead of PFC.
+    pub global: bool,
+}
+
 /// A NIC that sends pause frames without end (Guo et al., SIGCOMM 2016, section 4.3), for one priority.
 #[derive(Clone, Copy, Debug)]
 struct StormState {
-    quanta: u16,
+    spec: StormSpec,
     until: Time,
     next_at: Time,
 }
@@ -160,18 +171,18 @@ impl Nic {
         }
     }
 
-    /// Begins a pause storm that lasts until `until`: pause frames of `quanta` for `priority`, each sent before the last expires.
+    /// Begins a pause storm of a priority that lasts until `until`.
     /// One that is under way for that priority is replaced.
     pub fn start_storm(
         &mut self,
         now: Time,
         priority: u8,
-        quanta: u16,
+        spec: StormSpec,
         until: Time,
         fx: &mut Effects,
     ) {
         let priority = priority & 7;
-        let detail = u64::from(quanta);
+        let detail = u64::from(spec.quanta);
         record(
             fx,
             EventKind::Fault,
@@ -181,7 +192,7 @@ impl Nic {
             detail,
         );
         self.storms[usize::from(priority)] = Some(StormState {
-            quanta,
+            spec,
             until,
             next_at: now,
         });
@@ -200,8 +211,18 @@ impl Nic {
             record(fx, EventKind::Fault, Some(PORT), Some(priority), None, 0);
             return;
         }
-        let pause = Pause::for_priority(priority, storm.quanta);
-        storm.next_at = (now + self.tx.pause_refresh(storm.quanta)).min(storm.until);
+        let StormSpec {
+            quanta,
+            interval,
+            global,
+        } = storm.spec;
+        let pause = if global {
+            Pause::Global { quanta }
+        } else {
+            Pause::for_priority(priority, quanta)
+        };
+        let wait = interval.unwrap_or_else(|| self.tx.pause_refresh(quanta));
+        storm.next_at = (now + wait.max(self.tx.pause_refresh(0))).min(storm.until);
         fx.push(Effect::Timer {
             at: storm.next_at,
             timer: Timer::Storm { priority },
