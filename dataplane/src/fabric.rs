@@ -49,6 +49,8 @@ struct End {
     inbound: VecDeque<Inbound>,
     foreign: VecDeque<Frame>,
     foreign_free_at: Time,
+    /// When the last of them is due: they keep their order, also when the delay shrinks.
+    foreign_due: Time,
     /// Capture file and interface of what leaves here.
     capture: Option<(usize, u32)>,
     /// Last sample, to report what happened since.
@@ -61,6 +63,16 @@ struct Inbound {
     epoch: u32,
     bytes: u32,
     bad_fcs: bool,
+}
+
+impl End {
+    /// What becomes of a frame that leaves by this end, and what its delay is longer by.
+    fn draw_fate(&mut self, frame_bytes: usize) -> (Fate, Time) {
+        match &mut self.line {
+            Some(line) => (line.fate(frame_bytes), line.added_delay),
+            None => (Fate::Sound, Time::ZERO),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -300,6 +312,7 @@ impl Fabric {
             inbound: VecDeque::new(),
             foreign: VecDeque::new(),
             foreign_free_at: Time::ZERO,
+            foreign_due: Time::ZERO,
             capture: None,
             sampled: Default::default(),
         });
@@ -871,30 +884,17 @@ impl Fabric {
         self.record_capture((node, port), now, &frame);
         let end = self.end((node, port));
         let (peer, epoch, rate) = (end.peer, end.epoch, end.rate);
-        let mut delay = end.delay;
-        let fate = match &mut end.line {
-            Some(line) => {
-                delay += line.added_delay;
-                line.fate(frame.len())
-            }
-            None => Fate::Sound,
-        };
+        let base_delay = end.delay;
+        let (fate, added_delay) = end.draw_fate(frame.len());
+        let delay = base_delay + added_delay;
         let sent_at = now + rate.frame_time(frame.len());
         let bytes = frame.accounted_bytes() as u32;
         match fate {
             Fate::Sound => {}
             Fate::Corrupted(bit) => frame = frame.with_flipped_bit(bit),
             Fate::Lost => {
-                self.links_lost_frames += 1;
                 self.links_lost_bytes += u64::from(bytes);
-                let record = Record {
-                    kind: EventKind::Drop(DropReason::LinkLoss),
-                    port: Some(port),
-                    priority: None,
-                    flow: None,
-                    detail: u64::from(bytes),
-                };
-                return self.log(node, record);
+                return self.log_link_loss(node, port, u64::from(bytes));
             }
         }
         self.links_corrupted_frames += u64::from(matches!(fate, Fate::Corrupted(_)));
@@ -941,6 +941,19 @@ impl Fabric {
         }
     }
 
+    /// A link lost a frame that left by this port.
+    fn log_link_loss(&mut self, node: u32, port: Port, bytes: u64) {
+        self.links_lost_frames += 1;
+        let record = Record {
+            kind: EventKind::Drop(DropReason::LinkLoss),
+            port: Some(port),
+            priority: None,
+            flow: None,
+            detail: bytes,
+        };
+        self.log(node, record);
+    }
+
     /// Takes in a frame that an outsider sent at the far end of a port's link: it crosses the link like any other.
     fn take_foreign(&mut self, port_id: PortId, frame: Frame) {
         let Some(&(node, port)) = self.ports.get(port_id) else {
@@ -948,8 +961,22 @@ impl Fabric {
         };
         let now = self.now;
         self.foreign_frames += 1;
+        let mut frame = frame;
+        let mut added_delay = Time::ZERO;
         if let Some(peer) = self.end((node, port)).peer {
             self.record_capture(peer, now, &frame);
+            let (fate, added) = self.end(peer).draw_fate(frame.len());
+            added_delay = added;
+            match fate {
+                Fate::Sound => {}
+                Fate::Corrupted(bit) => {
+                    self.links_corrupted_frames += 1;
+                    frame = frame.with_flipped_bit(bit);
+                }
+                Fate::Lost => {
+                    return self.log_link_loss(peer.0, peer.1, frame.accounted_bytes());
+                }
+            }
         }
         let end = self.end((node, port));
         if end.foreign.len() >= FOREIGN_LIMIT {
@@ -958,7 +985,9 @@ impl Fabric {
         }
         let sent_at = now.max(end.foreign_free_at) + end.rate.frame_time(frame.len());
         end.foreign_free_at = sent_at;
-        let (at, rate, bytes) = (sent_at + end.delay, end.rate, frame.len());
+        let at = (sent_at + end.delay + added_delay).max(end.foreign_due);
+        end.foreign_due = at;
+        let (rate, bytes) = (end.rate, frame.len());
         end.foreign.push_back(frame);
         let early = self.header_lead(node, rate, bytes);
         self.queue

@@ -1,13 +1,15 @@
 """Mininet's command line with the fabric's own commands."""
 
 import shlex
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from mininet.cli import CLI
 from mininet.log import output
 
 from testbed.fabric import BuiltFabric
-from testbed.units import Duration
+from testbed.units import BitRate, Duration
 
 
 class FabricCLI(CLI):
@@ -70,17 +72,52 @@ class FabricCLI(CLI):
             output(f"{key}: {value}\n")
 
     def do_fault(self, line: str) -> None:
-        """fault storm NIC PRIORITY TIME | fault down LINK | fault up LINK: break something, and mend it."""
-        words = shlex.split(line)
+        """fault storm NIC PRIORITY TIME | down LINK | up LINK | loss LINK RATE | errors LINK BIT-ERROR-RATE | delay LINK TIME |
+        rate LINK RATE | mend LINK: break something, and mend it."""
+        match shlex.split(line):
+            case ["storm", nic, priority, duration]:
+                self._try(lambda: self._storm(nic, int(priority), Duration.parse(duration)))
+            case ["down" | "up" as state, link]:
+                self._try(lambda: self._link(link, state == "up"))
+            case ["loss", link, share]:
+                self._try(lambda: self._impair(link, "loss_rate", float(Fraction(share))))
+            case ["errors", link, share]:
+                self._try(lambda: self._impair(link, "bit_error_rate", float(Fraction(share))))
+            case ["delay", link, time]:
+                self._try(lambda: self._impair(link, "added_delay_ps", Duration.parse(time).ps))
+            case ["rate", link, rate]:
+                self._try(lambda: self._impair(link, "rate_bps", BitRate.parse(rate).bps))
+            case ["mend", link]:
+                for kind in ("loss_rate", "bit_error_rate", "added_delay_ps", "rate_bps"):
+                    if not self._try(lambda kind=kind: self._impair(link, kind, 0)):  # type: ignore[misc]
+                        return
+            case _:
+                output(
+                    "usage: fault storm h1 3 500us, fault down|up|mend leaf1-spine1, fault loss leaf1-spine1 1/100, "
+                    "fault errors leaf1-spine1 1e-7, fault delay leaf1-spine1 5us, fault rate leaf1-spine1 40Gbps\n"
+                )
+
+    @staticmethod
+    def _try(work: Callable[[], None]) -> bool:
+        """Does something that a person asked for; tells what is wrong with it. Returns whether it was done."""
         try:
-            if len(words) == 4 and words[0] == "storm":
-                self._storm(words[1], int(words[2]), Duration.parse(words[3]))
-            elif len(words) == 2 and words[0] in ("down", "up"):
-                self._link(words[1], words[0] == "up")
-            else:
-                output("usage: fault storm h1 3 500us, or fault down leaf1-spine1, or fault up leaf1-spine1\n")
-        except (ValueError, KeyError) as error:
+            work()
+        except (ValueError, KeyError, ZeroDivisionError) as error:
             output(f"{error}\n")
+            return False
+        return True
+
+    def _impair(self, name: str, kind: str, value: float) -> None:
+        node, port = self._locate(name)
+        dataplane = self.fabric.dataplane
+        self.runtime.call(lambda: dataplane.schedule_impairment(dataplane.now_ps, node, port, kind, value, 1))
+        output(f"{name}: {kind} is {value:g} now\n")
+
+    def _locate(self, name: str) -> tuple[int, int]:
+        found = self.fabric.topology.links_named(name)
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} links are called {name}")
+        return self.fabric.locate(found[0].a)
 
     def _storm(self, name: str, priority: int, duration: Duration) -> None:
         nic = self.fabric.topology.nic_by_name[name]
@@ -94,10 +131,7 @@ class FabricCLI(CLI):
         output(f"{name} storms for {duration}\n")
 
     def _link(self, name: str, up: bool) -> None:
-        found = self.fabric.topology.links_named(name)
-        if len(found) != 1:
-            raise ValueError(f"{len(found)} links are called {name}")
-        node, port = self.fabric.locate(found[0].a)
+        node, port = self._locate(name)
         dataplane = self.fabric.dataplane
         self.runtime.call(lambda: dataplane.schedule_link(dataplane.now_ps, node, port, up))
         output(f"{name} goes {'up' if up else 'down'}\n")

@@ -50,6 +50,24 @@ def test_the_fabrics_own_commands(cli, scenario):
     assert "0 links are called nowhere" in text
 
 
+def test_links_are_broken_and_mended_by_hand(cli, scenario):
+    commands = (
+        "h1 ping -c 2 -i 0.2 h2\nfault delay h1-leaf1 50us\nh1 ping -c 2 -i 0.3 h2\n"
+        "fault loss h1-leaf1 1\nh1 ping -c 2 -i 0.2 -W 1 h2\n"
+        "fault mend h1-leaf1\nh1 ping -c 2 -i 0.2 h2\nfault loss h1-leaf1 many\nexit\n"
+    )
+    text = (done := cli("up", scenario(FABRIC), stdin=commands, timeout_s=120)).out + done.err
+    fastest = [float(x) for x in re.findall(r"rtt min/avg/max/mdev = ([0-9.]+)/", text)]
+    assert len(fastest) == 3, text
+    plain, late, mended = fastest
+    # Twice 50 us on the way there and back, a thousand times slower.
+    assert late >= 100
+    assert plain < 50
+    assert mended < 50
+    assert "100% packet loss" in text
+    assert "Invalid literal for Fraction" in text
+
+
 def test_bad_scenario_starts_nothing(cli, scenario):
     done = cli("up", scenario(FABRIC.replace("spines", "spine")))
     assert done.code == 2
