@@ -20,7 +20,7 @@ class Fabric:
         node: int,
         rate_bps: int,
         headroom_bytes: int = 0,
-        ecn: Mapping[int, tuple[int, int, float]] = ...,
+        ecn: Mapping[int, tuple[int, int, float, bool, float, bool]] = ...,
         queues: Mapping[int, tuple[int | None, tuple[int, int] | None]] = ...,
     ) -> int: ...
     def connect(self, a: tuple[int, int], b: tuple[int, int], delay_ps: int) -> None: ...

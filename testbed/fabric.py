@@ -8,7 +8,7 @@ from controllers.graph import Declared, EndPort
 from controllers.rules import Changes, FlowRule
 from testbed._dataplane import Fabric
 from testbed.scenario.plan import Flow, Plan, line_rate
-from testbed.scenario.profiles import cnp_interval_ps, dcqcn_spec, ecn_profile
+from testbed.scenario.profiles import cnp_interval_ps, dcqcn_spec, ecn_spec
 from testbed.scenario.schema import (
     LinkDelay,
     LinkDown,
@@ -138,7 +138,7 @@ class BuiltFabric:
         marked = set(section.lossless)
         for number in range(1, self.topology.switch_ports(name) + 1):
             link = self.topology.link_at[PortRef(name, number)]
-            profile = ecn_profile(section.ecn, link.rate)
+            profile = ecn_spec(section.ecn, link.rate)
             ecn = dict.fromkeys(marked, profile) if profile else {}
             self.dataplane.add_port(node, link.rate.bps, self.plan.headroom_bytes(link), ecn, queue_specs(section))
 
@@ -216,6 +216,7 @@ class BuiltFabric:
             remote_qpn=qpns[1 - side],
             udp_sport=sport,
             dscp=dscp,
+            ecn={"ect0": 0b10, "ect1": 0b01, "not-ect": 0}[section.ecn],
         )
         return self.dataplane.add_qp(
             self.nic_nodes[nic],

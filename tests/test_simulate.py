@@ -467,6 +467,41 @@ def test_an_incast_follows_its_closed_forms(simulated, n):
     assert n * 100_000 <= s["buffer_max_bytes"] <= most
 
 
+def test_marking_at_dequeue_and_by_average(simulated):
+    plain = simulated("incast").summary
+    late = simulated("incast", "switch.ecn.at=dequeue").summary
+    slow = simulated("incast", "switch.ecn.weight=0.002").summary
+    for s in (late, slow):
+        assert s["flows"]["completed"] == 16
+        assert s["switches"]["ecn_marked"] > 0
+        assert s["switches"]["ecn_marked"] != plain["switches"]["ecn_marked"]
+
+
+def test_what_is_not_ecn_capable_is_never_marked(simulated):
+    s = simulated("incast", "nic.ecn=not-ect").summary
+    assert s["switches"]["ecn_marked"] == 0
+    assert s["switches"]["drops_total"] == 0
+    wred = simulated("incast", "nic.ecn=not-ect", "switch.ecn.drop_not_ect=true").summary
+    assert wred["switches"]["ecn_marked"] == 0
+    assert wred["switches"]["drops"]["buffer"] > 0
+    assert wred["conservation"]["balanced"]
+
+
+def test_a_steady_queue_is_marked_by_the_red_line(simulated):
+    """Without congestion control two senders hold a port's queue between XOFF and XON; what is marked follows Pmax there."""
+    text = FAN_IN.replace("HOSTS", "3").replace("SENDERS", "h2, h3").replace("ecn: {enabled: false}", "ecn: ECN")
+    # Kmin below and Kmax far above the queue of some 200 KB: p = 0.5 (q - 0) / 1000 KB.
+    run = simulated(text.replace("ECN", "{kmin: 0B, kmax: 1000KB, pmax: 0.5}"))
+    rows = [r for r in run.tables.ports.to_pylist() if (r["node"], r["peer"], r["priority"]) == ("leaf1", "h1", 3)]
+    steady = [r for r in rows if r["time_ns"] > 100_000]
+    sent = sum(r["tx_bytes"] for r in steady) / (4096 + 58)
+    marked = sum(r["ecn_marked"] for r in steady)
+    mean_queue = sum(r["queue_bytes"] for r in steady) / len(steady)
+    expected = sent * 0.5 * mean_queue / 1e6
+    # Binomial: three standard deviations, and a little for the queue between two samples.
+    assert abs(marked - expected) < 3 * expected**0.5 + 0.03 * expected
+
+
 def paused_share(run, node: str, peer: str, start_ns: int, end_ns: int) -> dict[int, float]:
     """By priority: the share of a window for which a port was paused."""
     interval_ns = run.plan.scenario.run.sample_interval.ns

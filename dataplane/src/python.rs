@@ -347,7 +347,8 @@ impl PyFabric {
             .add_node(Node::Nic(Nic::new(mac, Rate(1), lldp)))
     }
 
-    /// Adds a port and returns its index, from 0. `ecn` maps priorities to (Kmin bytes, Kmax bytes, Pmax), `queues` to (weight or
+    /// Adds a port and returns its index, from 0. `ecn` maps priorities to (Kmin bytes, Kmax bytes, Pmax, at dequeue, weight
+    /// of the average, drop what is not ECN-capable), `queues` to (weight or
     /// `None` for strict, (rate in bits per second, burst bytes) of the shaper or `None`).
     #[pyo3(signature = (node, rate_bps, headroom_bytes=0, ecn=HashMap::new(), queues=HashMap::new()))]
     #[allow(clippy::type_complexity)]
@@ -356,7 +357,7 @@ impl PyFabric {
         node: u32,
         rate_bps: u64,
         headroom_bytes: u64,
-        ecn: HashMap<u8, (u64, u64, f64)>,
+        ecn: HashMap<u8, (u64, u64, f64, bool, f64, bool)>,
         queues: HashMap<u8, (Option<u32>, Option<(u64, u64)>)>,
     ) -> PyResult<u16> {
         if rate_bps == 0 {
@@ -366,11 +367,14 @@ impl PyFabric {
             headroom_bytes,
             ..PortConfig::default()
         };
-        for (priority, (kmin_bytes, kmax_bytes, pmax)) in ecn {
+        for (priority, (kmin_bytes, kmax_bytes, pmax, at_dequeue, weight, drop_not_ect)) in ecn {
             config.ecn[usize::from(priority & 7)] = Some(EcnProfile {
                 kmin_bytes,
                 kmax_bytes,
                 pmax,
+                at_dequeue,
+                weight,
+                drop_not_ect,
             });
         }
         for (priority, (weight, shaper)) in queues {

@@ -12,7 +12,7 @@ from testbed.emulation.network import namespace_path
 from testbed.fabric import BuiltFabric, mac_bytes, switch_spec
 from testbed.openflow.agent import Agent, PortInfo
 from testbed.scenario.plan import MTU_OVERHEAD_BYTES, headroom_bytes
-from testbed.scenario.profiles import ecn_profile
+from testbed.scenario.profiles import ecn_spec
 from testbed.scenario.schema import SwitchSection
 from testbed.topology import PortRef
 from testbed.units import BitRate, Duration
@@ -224,7 +224,7 @@ class _GrowingPlaces:
             rate = getattr(link, "rate", _IDLE_RATE)
             delay = getattr(link, "delay", None)
             headroom = headroom_bytes(rate, delay or Duration(0), 4096 + MTU_OVERHEAD_BYTES, Duration(0))
-            profile = ecn_profile(self._section.ecn, rate)
+            profile = ecn_spec(self._section.ecn, rate)
             ecn = dict.fromkeys(self._section.lossless, profile) if profile else {}
             dataplane.add_port(node, rate.bps, headroom, ecn)
             if link is not None:

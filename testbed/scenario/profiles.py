@@ -77,6 +77,14 @@ def cnp_interval_ps(section: Dcqcn) -> int:
     return {"paper-40g": 50 * _US, "ns3-rdma": 50 * _US, "hpcc": 4 * _US}[section.profile]
 
 
+def ecn_spec(section: Ecn, rate: BitRate) -> tuple[int, int, float, bool, float, bool] | None:
+    """A queue's marking as the dataplane takes it; `None` if switched off."""
+    profile = ecn_profile(section, rate)
+    if profile is None:
+        return None
+    return (*profile, section.at == "dequeue", section.weight, section.drop_not_ect)
+
+
 def ecn_profile(section: Ecn, rate: BitRate) -> tuple[int, int, float] | None:
     """(Kmin bytes, Kmax bytes, Pmax) of a queue on links of the given rate; `None` if switched off."""
     if not section.enabled:

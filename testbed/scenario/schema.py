@@ -90,6 +90,9 @@ class Ecn(Section):
     kmin: Size | None = None  # instead of the profile's
     kmax: Size | None = None
     pmax: Annotated[Ratio, Field(le=1)] | None = None
+    at: Literal["enqueue", "dequeue"] = "enqueue"  # when the queue is looked at
+    weight: Annotated[PositiveRatio, Field(le=1)] = 1.0  # of the newest length in the moving average; 1: instantaneous
+    drop_not_ect: bool = False  # WRED: drop packets that are not ECN-capable where others are marked
 
 
 class Queue(Section):
@@ -148,6 +151,7 @@ class NicSection(Section):
     mtu: Literal[256, 512, 1024, 2048, 4096] = 4096  # path MTU of queue pairs (IBTA), bytes of payload
     dscp: Dscp = 26
     cnp_dscp: Dscp = 48
+    ecn: Literal["ect0", "ect1", "not-ect"] = "ect0"  # of data and acknowledgements
     ack_every: Count = 16  # packets; the last of a message always asks for one
     timeout: Annotated[int, Field(ge=0, le=31)] = 14  # local ack timeout 4.096 us x 2^n; 0 is never
     retry_count: Annotated[int, Field(ge=0, le=7)] = 7

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use rand_pcg::Pcg64Mcg;
 
-pub use ecn::EcnProfile;
+pub use ecn::{EcnProfile, QueueAverage};
 pub use mmu::{Admission, Mmu, MmuConfig, Threshold};
 pub use scheduler::{Choice, QueueConfig, Scheduler, Service, Shaper};
 pub use table::{
@@ -128,6 +128,7 @@ struct SwitchPort {
     queue_bytes: [u64; PRIORITIES],
     /// Frames in all queues.
     waiting: usize,
+    averages: [QueueAverage; PRIORITIES],
     /// When the pause sent last is to be repeated; a timer for any other time is out of date.
     refresh_at: [Time; PRIORITIES],
 }
@@ -145,6 +146,33 @@ pub struct Switch {
     watching: bool,
     /// Totals.
     pub counters: SwitchCounters,
+}
+
+impl SwitchPort {
+    /// Draws whether the marking profile of a queue strikes now, on the way in or out.
+    fn marks(
+        &mut self,
+        priority: usize,
+        queue_bytes: u64,
+        at_dequeue: bool,
+        rng: &mut Pcg64Mcg,
+    ) -> bool {
+        let Some(profile) = self.ecn[priority].filter(|p| p.at_dequeue == at_dequeue) else {
+            return false;
+        };
+        let length = self.averages[priority].update(queue_bytes, profile.weight);
+        profile.draw(length, rng)
+    }
+
+    fn mark(&mut self, frame: &mut Frame, priority: usize, totals: &mut SwitchCounters) {
+        frame.mark_ce();
+        totals.ecn_marked += 1;
+        self.tx.counters[priority].ecn_marked += 1;
+    }
+}
+
+fn is_capable(frame: &Frame) -> bool {
+    matches!(frame.headers().ecn(), Ecn::Ect0 | Ecn::Ect1)
 }
 
 /// Pseudo ingress port of frames that the controller sent: they are accounted to the port they leave by.
@@ -178,6 +206,7 @@ impl Switch {
             queues: Default::default(),
             queue_bytes: [0; PRIORITIES],
             waiting: 0,
+            averages: Default::default(),
             refresh_at: [Time::ZERO; PRIORITIES],
         });
         self.mmu.add_port(config.headroom_bytes);
@@ -360,6 +389,12 @@ impl Switch {
         }
         let out = &mut self.ports[usize::from(out_port)];
         let queue_bytes = out.queue_bytes[priority];
+        let capable = is_capable(&frame);
+        let drops = out.ecn[priority].is_some_and(|profile| profile.drop_not_ect);
+        let marks = (capable || drops) && out.marks(priority, queue_bytes, false, &mut self.rng);
+        if marks && !capable {
+            return self.drop(fx, out_port, Some(priority), &frame, DropReason::Buffer);
+        }
         let admission = self
             .mmu
             .admit(usize::from(in_port), priority, frame.len(), queue_bytes);
@@ -372,13 +407,9 @@ impl Switch {
                 return self.drop(fx, in_port, Some(priority), &frame, DropReason::Headroom)
             }
         }
-        if let Some(profile) = &out.ecn[priority] {
-            let capable = matches!(frame.headers().ecn(), Ecn::Ect0 | Ecn::Ect1);
-            if capable && profile.draw(queue_bytes, &mut self.rng) {
-                frame.mark_ce();
-                self.counters.ecn_marked += 1;
-                out.tx.counters[priority].ecn_marked += 1;
-            }
+        let out = &mut self.ports[usize::from(out_port)];
+        if marks {
+            out.mark(&mut frame, priority, &mut self.counters);
         }
         out.queue_bytes[priority] += frame.len() as u64;
         out.waiting += 1;
@@ -419,10 +450,14 @@ impl Switch {
                 return;
             }
         };
-        let Some(Queued { frame, in_port }) = out.queues[priority].pop_front() else {
+        let Some(Queued { mut frame, in_port }) = out.queues[priority].pop_front() else {
             return;
         };
         out.queue_bytes[priority] -= frame.len() as u64;
+        let queue_bytes = out.queue_bytes[priority];
+        if is_capable(&frame) && out.marks(priority, queue_bytes, true, &mut self.rng) {
+            out.mark(&mut frame, priority, &mut self.counters);
+        }
         out.scheduler.sent(now, priority, frame.len());
         self.mmu
             .release(usize::from(in_port), priority, frame.len());

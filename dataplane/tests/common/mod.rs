@@ -182,6 +182,7 @@ pub fn dumbbell(setup: &Setup) -> Net {
             kmin_bytes: 20_000,
             kmax_bytes: 100_000,
             pmax: 0.2,
+            ..EcnProfile::default()
         });
         config
     };
