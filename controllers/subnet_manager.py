@@ -34,6 +34,7 @@ from os_ken.lib import hub
 from os_ken.lib.packet import arp, ethernet, packet
 from os_ken.ofproto import ofproto_v1_3
 
+from controllers.deadlock import warning
 from controllers.graph import Declared, Graph, Port, compare
 from controllers.lids import LidError, assign
 from controllers.routing import Routes, check_loop_free, ecmp
@@ -237,6 +238,8 @@ class SubnetManager(OSKenApp):
         routes = ecmp(graph)
         if problems := check_loop_free(graph, routes):
             raise SubnetManagerError(problems)
+        if text := warning(graph, routes):
+            self.report("warning", text=text)
         return routes
 
     def _install_routes(self) -> Routes:

@@ -1,8 +1,10 @@
 """What the engines need of a control plane, and the one that needs no controller process: the subnet manager's pure
 functions called directly."""
 
+from collections.abc import Callable
 from typing import Protocol
 
+from controllers.deadlock import warning
 from controllers.graph import Declared, Graph, Port
 from controllers.routing import Routes, check_loop_free, ecmp
 from controllers.rules import Changes, SwitchState, gate_rules, macs_of, open_rule
@@ -40,8 +42,9 @@ class ControlPlane(Protocol):
 class RoutePlanner:
     """The subnet manager's knowledge: the graph, which ports are down, and what each switch has installed."""
 
-    def __init__(self, declared: Declared) -> None:
+    def __init__(self, declared: Declared, warn: Callable[[str], None]) -> None:
         self.graph: Graph = declared.graph()
+        self._warn = warn
         self.macs = macs_of(declared.end_ports)
         self.states = {name: SwitchState() for name in declared.switches.values()}
         self.down: set[Port] = set()
@@ -56,6 +59,8 @@ class RoutePlanner:
         routes = ecmp(graph)
         if problems := check_loop_free(graph, routes):
             raise ControlError(problems)
+        if text := warning(graph, routes):
+            self._warn(text)
         return graph, routes
 
     def update(self) -> dict[str, Changes]:
@@ -74,9 +79,11 @@ class RoutePlanner:
 class DirectControl:
     """The control plane of the `simulate` engine."""
 
-    def __init__(self, built: BuiltFabric, declared: Declared, reaction_ps: int) -> None:
+    def __init__(
+        self, built: BuiltFabric, declared: Declared, reaction_ps: int, warn: Callable[[str], None] = lambda line: None
+    ) -> None:
         self.built = built
-        self.planner = RoutePlanner(declared)
+        self.planner = RoutePlanner(declared, warn)
         self.reaction_ps = reaction_ps
         self._ids = FlowIds()
         self._staged: dict[int, dict[str, Changes]] = {}

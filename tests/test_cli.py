@@ -158,3 +158,24 @@ def test_benchmarks_give_ratios(cli):
     assert figures[0]["ratio"] == 1
     assert all(f["value"] > 0 for f in figures)
     assert cli("bench", "nothing").code == 2
+
+
+DETOURS = """\
+name: detours
+topology: {kind: fat-tree, k: 4, host_rate: 100Gbps, fabric_rate: 100Gbps}
+traffic: [{pattern: permutation, size: 100KB}]
+nic: {timeout: 8}
+faults:
+  - {kind: link-down, link: edge1-1-agg1-1, at: 1us}
+  - {kind: link-down, link: edge1-2-agg1-2, at: 1us}
+"""
+
+
+@pytest.mark.parametrize("engine", ["simulate", pytest.param("emulate", marks=pytest.mark.live)])
+def test_routes_that_allow_a_deadlock_are_told(cli, scenario, engine):
+    done = cli("run", scenario(DETOURS), "--engine", engine)
+    assert done.code == 0, done.err
+    assert "warning: routes allow a deadlock: agg2-1:eth1 -> edge2-1:eth4" in done.out
+    quiet = cli("run", scenario(DETOURS), "--engine", engine, "--set", "switch.pfc.enabled=false")
+    assert "deadlock" not in quiet.out
+    assert "deadlock" not in cli("demo", "incast", "--engine", engine).out

@@ -54,9 +54,12 @@ class _Talk:
         self.lines.append(text)
         self.console.print(text, markup=False, style=style, soft_wrap=True)
 
-    def note(self, text: str) -> None:
-        """For the log alone."""
-        self.lines.append(text)
+    def hear(self, text: str) -> None:
+        """What the engine says: for the log alone, but for warnings."""
+        if text.startswith("warning:"):
+            self.say(text, "yellow")
+        else:
+            self.lines.append(text)
 
 
 def require_root(engine: Engine) -> str | None:
@@ -123,10 +126,10 @@ def _engine(built: BuiltFabric, engine: Engine, interrupts: Interrupts, talk: _T
         if engine is Engine.EMULATE:
             from testbed.emulation.run import emulate
 
-            return emulate(built, update, interrupts, talk.note)
+            return emulate(built, update, interrupts, talk.hear)
         from testbed.simulation import simulate
 
-        return simulate(built, update, interrupts)
+        return simulate(built, update, interrupts, talk.hear)
 
 
 @contextlib.contextmanager

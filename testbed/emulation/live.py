@@ -123,6 +123,10 @@ class OpenFlowControl:
         event = str(line.pop("event"))
         if event == "failed":
             raise ControlError(list(line["problems"]))
+        if event == "warning":
+            if self.built.plan.lossless_mask:
+                self.report(f"warning: {line['text']}")
+            return event
         details = " ".join(f"{key}={value}" for key, value in line.items())
         self.report(f"subnet manager: {event} {details}".rstrip())
         if event == "error":

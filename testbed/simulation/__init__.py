@@ -1,5 +1,7 @@
 """The `simulate` engine: virtual time, no root, the same bytes for the same seed."""
 
+from collections.abc import Callable
+
 from testbed.control import ControlError, DirectControl
 from testbed.engine import Interrupts, Progress, RunOutcome, drive
 from testbed.fabric import BuiltFabric, declared
@@ -9,7 +11,9 @@ from testbed.units import Duration
 __all__ = ["simulate"]
 
 
-def simulate(built: BuiltFabric, progress: Progress, interrupts: Interrupts) -> RunOutcome:
+def simulate(
+    built: BuiltFabric, progress: Progress, interrupts: Interrupts, report: Callable[[str], None] = lambda line: None
+) -> RunOutcome:
     """Runs a plan in virtual time.
 
     Raises:
@@ -19,7 +23,9 @@ def simulate(built: BuiltFabric, progress: Progress, interrupts: Interrupts) -> 
     reaction = plan.scenario.control.reaction
     if not isinstance(reaction, Duration):
         raise ControlError(["control.reaction: realtime needs a controller of its own: use --engine emulate"])
-    control = DirectControl(built, declared(plan.topology), reaction.ps)
+    lossless = plan.lossless_mask != 0
+    warn = (lambda line: report(f"warning: {line}")) if lossless else (lambda line: None)
+    control = DirectControl(built, declared(plan.topology), reaction.ps, warn)
     control.open_fabric()
     complete, wall_time_s = drive(built, control, progress, interrupts)
     return RunOutcome("simulate", complete, wall_time_s, None)
