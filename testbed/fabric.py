@@ -130,6 +130,13 @@ class BuiltFabric:
             node = self.dataplane.add_switch(spec)
             self.node_of[switch.name] = node
             self._add_ports(node, switch.name)
+        pfc = switch_section.pfc
+        for end in self.topology.link_at:
+            node, port = self.locate(end)
+            names = {end.node} | {nic.name for nic in self.topology.nics_of(end.node) if nic.index == end.port}
+            ignores = not names.isdisjoint(pfc.ignored_by)
+            if ignores or pfc.response_delay.ps:
+                self.dataplane.set_pause_response(node, port, pfc.response_delay.ps, ignores)
         for link in self.topology.links:
             self.dataplane.connect(self.locate(link.a), self.locate(link.b), link.delay.ps)
 

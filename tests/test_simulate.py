@@ -531,3 +531,27 @@ def test_a_storm_of_several_priorities(simulated):
 def test_classic_pause_frames_stop_the_whole_link(simulated):
     run = simulated("pfc-storm", "faults.0.frame=pause")
     assert paused_share(run, "leaf4", "h16", 100_000, 1_000_000) == {p: pytest.approx(1) for p in range(8)}
+
+
+def test_a_response_delay_needs_its_headroom(simulated):
+    text = FAN_IN.replace("HOSTS", "5").replace("SENDERS", "h2, h3, h4, h5")
+    late = simulated(text, "switch.pfc.response_delay=3us").summary["switches"]
+    at_once = simulated(text).summary["switches"]
+    assert late["drops_total"] == 0, "auto knows of the delay"
+    # Four senders go on for 3 us at 100 Gb/s each, while one port of 100 Gb/s drains.
+    assert late["buffer_max_bytes"] - at_once["buffer_max_bytes"] == pytest.approx(3 * 3e-6 * 100e9 / 8, rel=0.05)
+    enough_without = "switch.pfc.headroom=29000B"
+    assert simulated(text, enough_without).summary["switches"]["drops_total"] == 0
+    short = simulated(text, enough_without, "switch.pfc.response_delay=3us").summary
+    assert short["switches"]["drops"]["headroom"] > 0
+    assert short["conservation"]["balanced"]
+
+
+def test_a_sender_that_ignores_pfc_overruns_the_headroom_and_is_the_only_one(simulated):
+    text = FAN_IN.replace("HOSTS", "4").replace("SENDERS", "h2, h3, h4")
+    run = simulated(text, "switch.pfc.ignored_by=[h3]")
+    drops = [e for e in run.tables.events.to_pylist() if e["kind"] == "drop"]
+    assert drops
+    assert {(e["node"], e["peer"], e["detail"].split()[0]) for e in drops} == {("leaf1", "h3", "headroom")}
+    assert paused_share(run, "h3", "leaf1", 100_000, 500_000).get(3, 0) == 0
+    assert paused_share(run, "h2", "leaf1", 100_000, 500_000)[3] > 0.3

@@ -17,6 +17,8 @@ pub enum Timer {
     PauseRefresh { port: Port, priority: u8 },
     /// The oldest frame in a switch port's pipeline comes out of it.
     Pipeline { port: Port },
+    /// A pause frame received a while ago takes effect.
+    PauseTakesEffect { port: Port },
     /// The watchdog of a switch looks at its queues.
     Watchdog,
     /// A pause frame whose beginning came before is whole.

@@ -11,7 +11,7 @@ use crate::nic::{Nic, QpConfig, StormSpec, TemplateError};
 use crate::queue::{Event, EventQueue};
 use crate::switch::{Action, PortConfig, Switch};
 use crate::time::{Rate, Time};
-use crate::tx::{PriorityCounters, Tx, PRIORITIES};
+use crate::tx::{PauseResponse, PriorityCounters, Tx, PRIORITIES};
 
 /// Most frames from outside that wait at one port for their turn on the link.
 const FOREIGN_LIMIT: usize = 1000;
@@ -347,6 +347,14 @@ impl Fabric {
     /// Number of ports of the whole fabric.
     pub fn port_count(&self) -> usize {
         self.ports.len()
+    }
+
+    /// Sets how a port takes pause frames.
+    pub fn set_pause_response(&mut self, (node, port): (u32, Port), response: PauseResponse) {
+        match &mut self.slots[node as usize].node {
+            Node::Switch(switch) => switch.set_pause_response(port, response),
+            Node::Nic(nic) => nic.set_pause_response(response),
+        }
     }
 
     /// Joins two ports by a link of the given one-way delay.

@@ -25,7 +25,7 @@ use crate::switch::{
     Threshold, WatchdogAction, WatchdogConfig, TABLES,
 };
 use crate::time::{Rate, Time};
-use crate::tx::PRIORITIES;
+use crate::tx::{PauseResponse, PRIORITIES};
 use crate::veth::VethMedium;
 use crate::wire::{icrc_of_frame, Headers, Packet};
 
@@ -390,6 +390,21 @@ impl PyFabric {
             .add_port(node, Rate(rate_bps), &config)
             .map(|(port, _)| port)
             .ok_or_else(|| PyValueError::new_err(format!("node {node} takes no more ports")))
+    }
+
+    /// How a port takes pause frames: after `delay_ps`, or not at all.
+    fn set_pause_response(
+        &mut self,
+        node: u32,
+        port: u16,
+        delay_ps: u64,
+        ignores: bool,
+    ) -> PyResult<()> {
+        self.check_port(node, port)?;
+        let delay = Time(delay_ps);
+        self.fabric
+            .set_pause_response((node, port), PauseResponse { delay, ignores });
+        Ok(())
     }
 
     fn connect(&mut self, a: (u32, u16), b: (u32, u16), delay_ps: u64) -> PyResult<()> {

@@ -31,6 +31,18 @@ pub struct PriorityCounters {
     pub tx_pause: u64,
 }
 
+/// How a port takes pause frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PauseResponse {
+    /// From the pause frame's last bit to its effect (IEEE 802.1Qbb clause 36, the pause delay of 802.3 annex 31B.3.7).
+    pub delay: Time,
+    /// A mis-set port ignores them.
+    pub ignores: bool,
+}
+
+/// Most pause frames that are yet to take effect; they come no faster than the link, and the delay is short.
+const HEARD_LIMIT: usize = 4096;
+
 /// The sending side of a port.
 #[derive(Debug)]
 pub struct Tx {
@@ -44,6 +56,10 @@ pub struct Tx {
     up: bool,
     /// At most one pause frame a priority: a newer one takes the older one's place.
     control: VecDeque<(u8, Frame)>,
+    /// How received pause frames are taken.
+    response: PauseResponse,
+    /// Pause frames that take effect later.
+    heard: VecDeque<(Time, Pause)>,
     paused_since: [Option<Time>; PRIORITIES],
     paused_until: [Time; PRIORITIES],
     /// Counters by priority; receivers count here too.
@@ -60,6 +76,8 @@ impl Tx {
             asked_for: None,
             up: true,
             control: VecDeque::new(),
+            response: PauseResponse::default(),
+            heard: VecDeque::new(),
             paused_since: [None; PRIORITIES],
             paused_until: [Time::ZERO; PRIORITIES],
             counters: Default::default(),
@@ -97,6 +115,7 @@ impl Tx {
         self.up = up;
         if !up {
             self.control.clear();
+            self.heard.clear();
             for priority in 0..PRIORITIES {
                 self.resume(priority, now);
             }
@@ -108,21 +127,49 @@ impl Tx {
         self.paused_until[priority] > now
     }
 
-    /// Obeys a received pause frame.
+    /// Sets how pause frames are taken from now on.
+    pub fn set_response(&mut self, response: PauseResponse) {
+        self.response = response;
+    }
+
+    /// A pause frame was received: it is obeyed now, or after the response delay, or not at all.
     pub fn on_pause(&mut self, now: Time, pause: Pause, fx: &mut Effects) {
-        let (enabled, quanta) = match pause {
-            Pause::Global { quanta } => (0xff, [quanta; PRIORITIES]),
-            Pause::Priority { enabled, quanta } => (enabled, quanta),
-        };
-        for (priority, &time) in quanta.iter().enumerate() {
-            if enabled & 1 << priority == 0 {
-                continue;
+        if self.response.ignores {
+            self.count_pause(pause);
+        } else if self.response.delay == Time::ZERO {
+            self.obey(now, pause, fx);
+        } else if self.heard.len() < HEARD_LIMIT {
+            let at = now + self.response.delay;
+            self.heard.push_back((at, pause));
+            fx.push(Effect::Timer {
+                at,
+                timer: Timer::PauseTakesEffect { port: self.port },
+            });
+        }
+    }
+
+    /// Obeys what was heard and is due.
+    pub fn obey_heard(&mut self, now: Time, fx: &mut Effects) {
+        while self.heard.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, pause)) = self.heard.pop_front() {
+                self.obey(now, pause, fx);
             }
+        }
+    }
+
+    fn count_pause(&mut self, pause: Pause) {
+        for (priority, time) in pause.times() {
+            self.counters[priority].rx_pause += u64::from(time > 0);
+        }
+    }
+
+    fn obey(&mut self, now: Time, pause: Pause, fx: &mut Effects) {
+        self.count_pause(pause);
+        for (priority, time) in pause.times() {
             if time == 0 {
                 self.resume(priority, now);
                 continue;
             }
-            self.counters[priority].rx_pause += 1;
             let until = now + self.rate.quanta_time(time);
             self.settle_pause(priority, now);
             self.paused_since[priority] = Some(now);

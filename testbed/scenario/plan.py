@@ -67,23 +67,29 @@ class Plan:
         switch = self.scenario.switch
         return sum(1 << p for p in set(switch.lossless)) if switch.pfc.enabled else 0
 
+    @property
+    def slack(self) -> Duration:
+        """How much longer than on the cable frames keep coming: the pipeline, and the peer's response to a pause frame."""
+        switch = self.scenario.switch
+        return Duration(switch.pipeline_latency.ps + switch.pfc.response_delay.ps)
+
     def headroom_bytes(self, link: Link) -> int:
         """Headroom of a lossless priority at a port of this link: what may still arrive once XOFF is called for.
 
         After IEEE 802.1Qbb annex O and SONiC's buffer calculation: the cable both ways (2 x rate x delay), the frame that reached
         the threshold, the one in our transmitter that the pause frame waits for, the one in the peer's that it cannot stop, and
-        pause frames of the eight priorities, and what is in the pipeline, on its way to the buffer. NICs and switches here
-        respond to a pause frame at once.
+        pause frames of the eight priorities, what is in the pipeline on its way to the buffer, and what the peer sends until it
+        responds.
         """
         configured = self.scenario.switch.pfc.headroom
         if configured != "auto":
             return configured.bytes
-        return headroom_bytes(link.rate, link.delay, self.frame_bytes, self.scenario.switch.pipeline_latency)
+        return headroom_bytes(link.rate, link.delay, self.frame_bytes, self.slack)
 
 
-def headroom_bytes(rate: BitRate, delay: Duration, frame_bytes: int, pipeline: Duration) -> int:
+def headroom_bytes(rate: BitRate, delay: Duration, frame_bytes: int, slack: Duration) -> int:
     """The sum described at `Plan.headroom_bytes`."""
-    on_the_cable = rate.bps * (2 * delay.ps + pipeline.ps) // (8 * 10**12)
+    on_the_cable = rate.bps * (2 * delay.ps + slack.ps) // (8 * 10**12)
     return on_the_cable + 3 * (frame_bytes + WIRE_OVERHEAD_BYTES) + 8 * PAUSE_WIRE_BYTES
 
 
@@ -148,6 +154,9 @@ class _Planner:
         storms, link_faults = self._faults()
         captures = [link for i, name in enumerate(self.scenario.captures) if (link := self._link(("captures", i), name))]
         self._check_expectations()
+        for i, name in enumerate(self.scenario.switch.pfc.ignored_by):
+            if name not in self.topology.switch_names:
+                self._nic(("switch", "pfc", "ignored_by", i), name)
         if self.problems:
             raise ScenarioError(self.problems)
         return Plan(

@@ -80,6 +80,8 @@ class Pfc(Section):
     reserved: Size = Size.parse("4KB")  # of each lossless ingress priority
     headroom: Size | Literal["auto"] = "auto"  # auto: from rate, delay and MTU (docs/scenario.md)
     quanta: Annotated[int, Field(ge=1, le=65535)] = 65535  # of each XOFF
+    response_delay: Duration = Duration(0)  # from a pause frame's last bit to its effect, at switches and NICs
+    ignored_by: tuple[str, ...] = ()  # mis-set nodes, switches or hosts, that do not obey pause frames
 
 
 class Ecn(Section):

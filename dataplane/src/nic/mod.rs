@@ -18,7 +18,7 @@ use crate::effect::{record, DropReason, Effect, Effects, EventKind, Outcome, Tim
 use crate::frame::Frame;
 use crate::switch::mix;
 use crate::time::{wire_bytes, Rate, Time};
-use crate::tx::{Tx, PRIORITIES};
+use crate::tx::{PauseResponse, Tx, PRIORITIES};
 use crate::wire::{
     icrc_of_frame, Bth, Ecn, ExtendedHeaders, Kind, MacAddr, Opcode, Pause, Reth, Roce, Syndrome,
     CNP_PAD_BYTES,
@@ -124,6 +124,11 @@ impl Nic {
             storms: Default::default(),
             counters: NicCounters::default(),
         }
+    }
+
+    /// Sets how it takes pause frames.
+    pub fn set_pause_response(&mut self, response: PauseResponse) {
+        self.tx.set_response(response);
     }
 
     /// Sets the rate of its link.
@@ -659,6 +664,10 @@ impl Nic {
     pub fn on_timer(&mut self, now: Time, timer: Timer, fx: &mut Effects) {
         match timer {
             Timer::Resume { .. } | Timer::NicWake => self.kick(now, fx),
+            Timer::PauseTakesEffect { .. } => {
+                self.tx.obey_heard(now, fx);
+                self.kick(now, fx);
+            }
             Timer::Retransmit { qp } => self.on_retry_timer(now, qp as usize, fx),
             Timer::Storm { priority } => self.storm_tick(now, priority & 7, fx),
             _ => {}

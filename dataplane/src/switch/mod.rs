@@ -25,7 +25,7 @@ use watchdog::{Change, Sight, Watchdog};
 use crate::effect::{record, DropReason, Effect, Effects, EventKind, Port, Timer};
 use crate::frame::Frame;
 use crate::time::{wire_bytes, Rate, Time, HEADER_BYTES};
-use crate::tx::{Tx, PRIORITIES};
+use crate::tx::{PauseResponse, Tx, PRIORITIES};
 use crate::wire::{Ecn, Headers, Kind, MacAddr, Pause};
 
 /// Longest frame that the controller may send: what a link of MTU 9000 takes, with an 802.1Q tag.
@@ -543,6 +543,10 @@ impl Switch {
                 }
             }
             Timer::Watchdog => self.poll_watchdog(now, fx),
+            Timer::PauseTakesEffect { port } => {
+                self.ports[usize::from(port)].tx.obey_heard(now, fx);
+                self.kick(now, port, fx);
+            }
             Timer::MacControl { port } => {
                 if let Some(frame) = self.ports[usize::from(port)].pauses.pop_front() {
                     self.on_mac_control(now, port, &frame, fx);
@@ -750,6 +754,11 @@ impl Switch {
     /// The sending side of a port, with its counters.
     pub fn tx(&self, port: Port) -> &Tx {
         &self.ports[usize::from(port)].tx
+    }
+
+    /// Sets how a port takes pause frames.
+    pub fn set_pause_response(&mut self, port: Port, response: PauseResponse) {
+        self.ports[usize::from(port)].tx.set_response(response);
     }
 
     /// The link at a port now runs at this rate.

@@ -49,6 +49,18 @@ impl Pause {
         }
     }
 
+    /// The priorities it is for, with the pause time of each in quanta.
+    pub fn times(self) -> impl Iterator<Item = (usize, u16)> {
+        let (enabled, quanta) = match self {
+            Pause::Global { quanta } => (0xff, [quanta; 8]),
+            Pause::Priority { enabled, quanta } => (enabled, quanta),
+        };
+        quanta
+            .into_iter()
+            .enumerate()
+            .filter(move |(priority, _)| enabled & 1 << priority != 0)
+    }
+
     /// A PFC frame's content for one priority.
     pub fn for_priority(priority: u8, time_quanta: u16) -> Pause {
         let mut quanta = [0; 8];
