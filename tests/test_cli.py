@@ -20,6 +20,8 @@ COLUMNS = {
     "ports": "time_ns node port peer priority queue_bytes ingress_bytes tx_bytes rx_bytes ecn_marked paused credits",
     "events": "time_ns kind node port priority flow detail",
     "rates": "time_ns rate_bps alpha",
+    "totals": "node port peer priority tx_frames tx_bytes rx_frames rx_bytes ecn_marked paused_ns ingress_max_bytes",
+    "histograms": "node port peer priority what from to frames",
 }
 
 

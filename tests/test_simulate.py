@@ -122,7 +122,7 @@ def test_a_storm_spreads_as_the_topology_says(simulated, seed):
 def test_one_seed_one_result(cli, tmp_path):
     for folder in ("a", "b"):
         assert cli("demo", "incast", "--engine", "simulate", "--out", folder).code == 0
-    names = ["flows.parquet", "ports.parquet", "events.parquet", "rates.parquet", "scenario.yaml"]
+    names = [f"{n}.parquet" for n in ("flows", "ports", "events", "rates", "totals", "histograms")] + ["scenario.yaml"]
     names += [f"captures/{n}.pcapng" for n in ("h16-leaf4", "leaf4-spine1")] + [f"plots/{n}.png" for n in ("queues", "fct")]
     for name in names:
         assert filecmp.cmp(tmp_path / "a" / name, tmp_path / "b" / name, shallow=False), name
@@ -555,3 +555,32 @@ def test_a_sender_that_ignores_pfc_overruns_the_headroom_and_is_the_only_one(sim
     assert {(e["node"], e["peer"], e["detail"].split()[0]) for e in drops} == {("leaf1", "h3", "headroom")}
     assert paused_share(run, "h3", "leaf1", 100_000, 500_000).get(3, 0) == 0
     assert paused_share(run, "h2", "leaf1", 100_000, 500_000)[3] > 0.3
+
+
+def test_totals_and_histograms_agree_with_the_counters(simulated):
+    run = simulated("incast")
+    totals = run.tables.totals.to_pylist()
+    switches = run.built.topology.switch_names
+    s = run.summary["switches"]
+    assert sum(t["ecn_marked"] for t in totals if t["node"] in switches) == s["ecn_marked"]
+    assert sum(t["paused_ns"] for t in totals if t["node"] in switches) == pytest.approx(s["pfc_paused_ns"], abs=100)
+    # Who filled the buffer: at leaf4 it came from the two spines.
+    held = {t["peer"]: t["ingress_max_bytes"] for t in totals if t["node"] == "leaf4" and t["priority"] == 3}
+    assert {"spine1", "spine2"} == {peer for peer, most in held.items() if most > 100_000}
+    bins = run.tables.histograms.to_pylist()
+    for total in totals:
+        if total["node"] not in switches or not total["tx_frames"]:
+            continue
+        key = ("node", "port", "priority")
+        own = [b for b in bins if all(b[k] == total[k] for k in key)]
+        for what, most in (("queue_bytes", total["queue_max_bytes"]), ("wait_ns", total["wait_max_ns"])):
+            mine = [b for b in own if b["what"] == what]
+            assert sum(b["frames"] for b in mine) == total["tx_frames"]
+            top = max(mine, key=lambda b: b["to"])
+            assert top["from"] <= most < max(top["to"], 1)
+
+
+def test_on_an_idle_fabric_no_frame_waits(simulated):
+    run = simulated(TWO_HOSTS.replace("SIZE", "1000B"))
+    waits = [b for b in run.tables.histograms.to_pylist() if b["what"] == "wait_ns"]
+    assert {(b["from"], b["to"]) for b in waits} == {(0, 1)}

@@ -947,6 +947,17 @@ impl PyFabric {
         if let Node::Switch(s) = n {
             let queued: Vec<u64> = (0..PRIORITIES).map(|p| s.queue_bytes(port, p)).collect();
             dict.set_item("queue_bytes", queued)?;
+            let held = |p| s.mmu().max_ingress_bytes(usize::from(port), p);
+            dict.set_item(
+                "ingress_max_bytes",
+                (0..PRIORITIES).map(held).collect::<Vec<_>>(),
+            )?;
+            let histograms = (0..PRIORITIES).map(|p| s.histograms(port, p));
+            let plain = histograms.map(|(depths, waits)| {
+                let depths = (depths.max(), depths.counts().to_vec());
+                (depths, (waits.max(), waits.counts().to_vec()))
+            });
+            dict.set_item("histograms", plain.collect::<Vec<_>>())?;
         }
         Ok(dict)
     }

@@ -165,7 +165,7 @@ def _progress(talk: _Talk, total: int) -> Iterator[Any]:
 def _finish(built: BuiltFabric, outcome: RunOutcome, options: Options, folder: RunFolder, talk: _Talk) -> int:
     tables = make_tables(built)
     summary = make_summary(built, outcome, tables)
-    for name in ("flows", "ports", "events", "rates"):
+    for name in ("flows", "ports", "events", "rates", "totals", "histograms"):
         folder.write_table(f"{name}.parquet", getattr(tables, name))
     folder.write_json("summary.json", summary)
     interval_ns = built.plan.scenario.run.sample_interval.ns

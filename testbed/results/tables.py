@@ -20,6 +20,8 @@ class Tables:
     ports: pa.Table
     events: pa.Table
     rates: pa.Table
+    totals: pa.Table
+    histograms: pa.Table
 
 
 class _Names:
@@ -183,7 +185,45 @@ def _rates(built: BuiltFabric, names: _Names) -> pa.Table:
     )
 
 
+TOTALS = ("tx_frames", "tx_bytes", "rx_frames", "rx_bytes", "ecn_marked", "tx_pause", "rx_pause")
+_KEYS = [("node", pa.string()), ("port", pa.string()), ("peer", pa.string()), ("priority", pa.int8())]
+
+
+def _totals_and_histograms(built: BuiltFabric, names: _Names) -> tuple[pa.Table, pa.Table]:
+    """Counters of every port and priority that was ever used, and what frames met in each egress queue.
+
+    Bins of a histogram double: the first is zero alone, the others reach from `from` up to, not with, `to`.
+    """
+    totals: list[dict[str, Any]] = []
+    bins: list[dict[str, Any]] = []
+    for end in built.topology.link_at:
+        node, port = built.locate(end)
+        counters = built.dataplane.port_counters(node, port)
+        label = {"node": names.nodes[node], "port": names.port(node, port), "peer": names.peer(node, port)}
+        for priority in range(8):
+            row: dict[str, Any] = {name: counters[name][priority] for name in TOTALS}
+            row["paused_ns"] = counters["paused_ps"][priority] // 1000
+            row["ingress_max_bytes"] = counters.get("ingress_max_bytes", [0] * 8)[priority]
+            if not any(row.values()):
+                continue
+            key = {**label, "priority": priority}
+            depths, waits = counters.get("histograms", [((0, []), (0, []))] * 8)[priority]
+            row |= {"queue_max_bytes": depths[0], "wait_max_ns": waits[0]}
+            totals.append(key | row)
+            for what, (_, counts) in (("queue_bytes", depths), ("wait_ns", waits)):
+                bins += [
+                    key | {"what": what, "from": 1 << i >> 1, "to": 1 << i, "frames": count}
+                    for i, count in enumerate(counts)
+                    if count
+                ]
+    figures = (*TOTALS, "paused_ns", "ingress_max_bytes", "queue_max_bytes", "wait_max_ns")
+    totals_schema = pa.schema([*_KEYS, *((name, pa.int64()) for name in figures)])
+    bins_schema = pa.schema([*_KEYS, ("what", pa.string()), *((name, pa.int64()) for name in ("from", "to", "frames"))])
+    return pa.Table.from_pylist(totals, totals_schema), pa.Table.from_pylist(bins, bins_schema)
+
+
 def make_tables(built: BuiltFabric) -> Tables:
     """The tables of a run that is over."""
     names = _Names(built)
-    return Tables(_flows(built), _ports(built, names), _events(built, names), _rates(built, names))
+    totals, histograms = _totals_and_histograms(built, names)
+    return Tables(_flows(built), _ports(built, names), _events(built, names), _rates(built, names), totals, histograms)

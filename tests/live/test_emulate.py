@@ -46,7 +46,7 @@ def assert_same(live: Finished, simulated: Finished) -> None:
     """Event for event: the tables are equal, and the summary but for what is the engine's own."""
     assert live.summary["valid"]
     assert live.summary["fidelity"]["foreign_frames"] == 0
-    for name in ("flows", "events", "ports", "rates"):
+    for name in ("flows", "events", "ports", "rates", "totals", "histograms"):
         assert getattr(live.tables, name).equals(getattr(simulated.tables, name)), name
     own = {"engine", "wall_time_s", "fidelity", "slowdown"}
     assert {k: v for k, v in live.summary.items() if k not in own} == {k: v for k, v in simulated.summary.items() if k not in own}

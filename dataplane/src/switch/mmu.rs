@@ -54,6 +54,7 @@ struct Group {
     shared: u64,
     headroom: u64,
     headroom_limit: u64,
+    max: u64,
     xoff: bool,
 }
 
@@ -149,6 +150,9 @@ impl Mmu {
         } else {
             return Admission::HeadroomFull;
         }
+        group.max = group
+            .max
+            .max(group.reserved + group.shared + group.headroom);
         self.used += size;
         self.max_used = self.max_used.max(self.used);
         Admission::Admitted
@@ -207,6 +211,11 @@ impl Mmu {
         group.reserved + group.shared + group.headroom
     }
 
+    /// Most bytes that a port's priority ever held: who filled the buffer.
+    pub fn max_ingress_bytes(&self, port: usize, priority: usize) -> u64 {
+        self.groups[port][priority].max
+    }
+
     /// Bytes in use now.
     pub fn used_bytes(&self) -> u64 {
         self.used
@@ -217,8 +226,11 @@ impl Mmu {
         self.max_used
     }
 
-    /// Forgets the highest mark.
+    /// Forgets the highest marks.
     pub fn reset_max(&mut self) {
         self.max_used = self.used;
+        for group in self.groups.iter_mut().flatten() {
+            group.max = 0;
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The switch, sans-IO: arrival, lookup, admission, egress queue, scheduler, departure.
 
 mod ecn;
+mod histogram;
 mod mmu;
 mod scheduler;
 mod table;
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use rand_pcg::Pcg64Mcg;
 
 pub use ecn::{EcnProfile, QueueAverage};
+pub use histogram::Histogram;
 pub use mmu::{Admission, Mmu, MmuConfig, Threshold};
 pub use scheduler::{Choice, QueueConfig, Scheduler, Service, Shaper};
 pub use table::{
@@ -100,6 +102,7 @@ pub struct SwitchCounters {
 
 #[derive(Debug)]
 struct Queued {
+    at: Time,
     frame: Frame,
     in_port: Port,
 }
@@ -129,6 +132,9 @@ struct SwitchPort {
     /// Frames in all queues.
     waiting: usize,
     averages: [QueueAverage; PRIORITIES],
+    /// What each frame found in its queue, and how long it waited there in nanoseconds.
+    depths: [Histogram; PRIORITIES],
+    waits: [Histogram; PRIORITIES],
     /// When the pause sent last is to be repeated; a timer for any other time is out of date.
     refresh_at: [Time; PRIORITIES],
 }
@@ -207,6 +213,8 @@ impl Switch {
             queue_bytes: [0; PRIORITIES],
             waiting: 0,
             averages: Default::default(),
+            depths: Default::default(),
+            waits: Default::default(),
             refresh_at: [Time::ZERO; PRIORITIES],
         });
         self.mmu.add_port(config.headroom_bytes);
@@ -413,7 +421,12 @@ impl Switch {
         }
         out.queue_bytes[priority] += frame.len() as u64;
         out.waiting += 1;
-        out.queues[priority].push_back(Queued { frame, in_port });
+        out.depths[priority].record(queue_bytes);
+        out.queues[priority].push_back(Queued {
+            at: now,
+            frame,
+            in_port,
+        });
         self.check_xoff(now, in_port, priority, fx);
         self.kick(now, out_port, fx);
     }
@@ -450,9 +463,15 @@ impl Switch {
                 return;
             }
         };
-        let Some(Queued { mut frame, in_port }) = out.queues[priority].pop_front() else {
+        let Some(Queued {
+            at,
+            mut frame,
+            in_port,
+        }) = out.queues[priority].pop_front()
+        else {
             return;
         };
+        out.waits[priority].record(now.saturating_sub(at).as_ns());
         out.queue_bytes[priority] -= frame.len() as u64;
         let queue_bytes = out.queue_bytes[priority];
         if is_capable(&frame) && out.marks(priority, queue_bytes, true, &mut self.rng) {
@@ -642,7 +661,7 @@ impl Switch {
         let out = &mut self.ports[usize::from(port)];
         out.queue_bytes[priority] = 0;
         out.waiting -= out.queues[priority].len();
-        for Queued { frame, in_port } in std::mem::take(&mut out.queues[priority]) {
+        for Queued { frame, in_port, .. } in std::mem::take(&mut out.queues[priority]) {
             self.mmu
                 .release(usize::from(in_port), priority, frame.len());
             self.drop(fx, port, Some(priority), &frame, reason);
@@ -778,6 +797,12 @@ impl Switch {
         self.ports[usize::from(port)].queue_bytes[priority]
     }
 
+    /// What frames found in a queue (bytes), and how long they waited there (nanoseconds).
+    pub fn histograms(&self, port: Port, priority: usize) -> (&Histogram, &Histogram) {
+        let port = &self.ports[usize::from(port)];
+        (&port.depths[priority], &port.waits[priority])
+    }
+
     /// The buffer.
     pub fn mmu(&self) -> &Mmu {
         &self.mmu
@@ -797,6 +822,8 @@ impl Switch {
         self.counters = SwitchCounters::default();
         self.mmu.reset_max();
         for port in &mut self.ports {
+            port.depths = Default::default();
+            port.waits = Default::default();
             port.tx.counters = Default::default();
         }
     }
