@@ -258,6 +258,8 @@ pub struct Fabric {
     /// See `links_lost_frames`.
     pub links_corrupted_frames: u64,
     steps: u64,
+    /// Effects of the event in hand: the space is used again.
+    scratch: Effects,
 }
 
 #[derive(Debug, Default)]
@@ -657,7 +659,7 @@ impl Fabric {
 
     fn process<M: Medium>(&mut self, medium: &mut M, event: Event) -> Option<u32> {
         let now = self.now;
-        let mut fx = Effects::new();
+        let mut fx = std::mem::take(&mut self.scratch);
         let node = match event {
             Event::Control(index) => return self.control(medium, index),
             Event::Sample => {
@@ -831,8 +833,8 @@ impl Fabric {
         self.apply(medium, node, fx);
     }
 
-    fn apply<M: Medium>(&mut self, medium: &mut M, node: u32, fx: Effects) {
-        for effect in fx {
+    fn apply<M: Medium>(&mut self, medium: &mut M, node: u32, mut fx: Effects) {
+        for effect in fx.drain(..) {
             match effect {
                 Effect::Transmit { port, frame } => self.transmit(medium, node, port, frame),
                 Effect::WhenFree { port, at } => self.queue.push(at, Event::Free { node, port }),
@@ -874,6 +876,7 @@ impl Fabric {
                 } => self.message_arrived(node, qp, ecn_marked_packets),
             }
         }
+        self.scratch = fx;
     }
 
     fn message_arrived(&mut self, node: u32, qp: u32, ecn_marked_packets: u32) {

@@ -687,8 +687,8 @@ impl PyFabric {
             actions: build_actions(&actions)?.into(),
             goto_table,
             id,
-            packets: 0,
-            bytes: 0,
+            packets: 0.into(),
+            bytes: 0.into(),
         };
         self.switch(node)?
             .tables
@@ -772,7 +772,8 @@ impl PyFabric {
             .into_iter()
             .map(|(t, f)| {
                 let actions = name_actions(&f.actions);
-                let (packets, bytes) = (f.packets, f.bytes);
+                let packets = f.packets.load(std::sync::atomic::Ordering::Relaxed);
+                let bytes = f.bytes.load(std::sync::atomic::Ordering::Relaxed);
                 (
                     t,
                     f.id,

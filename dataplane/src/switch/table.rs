@@ -4,8 +4,11 @@
 //! tried in order of their highest priority, so that the cost follows the number of distinct masks and not of entries.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::effect::Port;
 use crate::frame::Frame;
@@ -29,8 +32,19 @@ const MAX_STEPS: u32 = 4096;
 const WORDS: usize = 9;
 
 /// The match fields of a frame, or of an entry's value or mask, packed into words.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key([u64; WORDS]);
+
+impl Hash for Key {
+    /// Words that are zero, which is most of them under a mask, cost nothing.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for (i, &word) in self.0.iter().enumerate() {
+            if word != 0 {
+                state.write_u64(word.wrapping_add(i as u64));
+            }
+        }
+    }
+}
 
 /// A match field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +220,7 @@ pub enum Action {
 }
 
 /// A flow entry.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[allow(missing_docs)]
 pub struct Flow {
     pub priority: u16,
@@ -216,8 +230,9 @@ pub struct Flow {
     pub goto_table: Option<u8>,
     /// Number the switch's user knows the entry by.
     pub id: u64,
-    pub packets: u64,
-    pub bytes: u64,
+    /// Counters; atomic so that a lookup needs no second, writing, search.
+    pub packets: AtomicU64,
+    pub bytes: AtomicU64,
 }
 
 /// How a group chooses among its buckets.
@@ -321,21 +336,20 @@ struct Table {
 }
 
 impl Table {
-    fn lookup(&mut self, key: &Key) -> Option<&mut Flow> {
-        let mut best: Option<(usize, Key, u16)> = None;
-        for (i, tuple) in self.tuples.iter().enumerate() {
-            if best.is_some_and(|(_, _, priority)| priority >= tuple.max_priority) {
+    fn lookup(&self, key: &Key) -> Option<&Flow> {
+        let mut best: Option<&Flow> = None;
+        for tuple in &self.tuples {
+            if best.is_some_and(|flow| flow.priority >= tuple.max_priority) {
                 break;
             }
-            let masked = key.masked(&tuple.mask);
-            if let Some(flow) = tuple.entries.get(&masked).and_then(|flows| flows.first()) {
-                if best.is_none_or(|(_, _, priority)| flow.priority > priority) {
-                    best = Some((i, masked, flow.priority));
+            let found = tuple.entries.get(&key.masked(&tuple.mask));
+            if let Some(flow) = found.and_then(|flows| flows.first()) {
+                if best.is_none_or(|best| flow.priority > best.priority) {
+                    best = Some(flow);
                 }
             }
         }
-        let (i, masked, _) = best?;
-        self.tuples[i].entries.get_mut(&masked)?.first_mut()
+        best
     }
 
     /// Adds an entry; returns the id of the one it replaces.
@@ -435,7 +449,7 @@ pub struct Destination {
 #[derive(Debug, Default)]
 #[allow(missing_docs)]
 pub struct Verdict {
-    pub destinations: Vec<Destination>,
+    pub destinations: SmallVec<[Destination; 2]>,
     /// Table and cookie of the last entry that matched.
     pub table: u8,
     pub cookie: u64,
@@ -718,8 +732,8 @@ impl Tables {
         let mut matched = false;
         while let Some(flow) = self.tables[usize::from(table)].lookup(&key) {
             matched = true;
-            flow.packets += 1;
-            flow.bytes += frame.len() as u64;
+            flow.packets.fetch_add(1, Relaxed);
+            flow.bytes.fetch_add(frame.len() as u64, Relaxed);
             verdict.table = table;
             verdict.cookie = flow.cookie;
             verdict.is_table_miss = flow.priority == 0 && flow.matching == Match::default();

@@ -243,8 +243,8 @@ pub fn dumbbell(setup: &Setup) -> Net {
                 actions: [action].into(),
                 goto_table: None,
                 id: i as u64,
-                packets: 0,
-                bytes: 0,
+                packets: 0.into(),
+                bytes: 0.into(),
             };
             switch.tables.add_flow(0, flow).unwrap();
         }
