@@ -243,6 +243,13 @@ fn name_actions(actions: &[Action]) -> Vec<(&'static str, u32)> {
         .collect()
 }
 
+/// Puts columns of rows into a dict, each by name and what it takes from a row.
+macro_rules! set_columns {
+    ($dict:ident, $py:ident, $rows:ident, { $($name:literal => |$row:ident| $value:expr,)* }) => { $(
+        $dict.set_item($name, column($py, $rows.iter().map(|$row| ($value).to_le_bytes())))?;
+    )* };
+}
+
 #[derive(Debug)]
 enum AnyMedium {
     Memory(MemoryMedium),
@@ -1062,31 +1069,17 @@ impl PyFabric {
             });
             kind_column.push(index as u8);
         }
-        let dict = PyDict::new(py);
         let opt = |value: Option<i64>| value.unwrap_or(-1);
-        dict.set_item(
-            "time_ps",
-            column(py, rows.iter().map(|r| r.at.0.to_le_bytes())),
-        )?;
-        dict.set_item(
-            "node",
-            column(py, rows.iter().map(|r| r.node.to_le_bytes())),
-        )?;
+        let dict = PyDict::new(py);
+        set_columns!(dict, py, rows, {
+            "time_ps" => |r| r.at.0,
+            "node" => |r| r.node,
+            "port" => |r| opt(r.record.port.map(i64::from)),
+            "priority" => |r| opt(r.record.priority.map(i64::from)),
+            "flow" => |r| opt(r.record.flow.map(i64::from)),
+            "detail" => |r| r.record.detail,
+        });
         dict.set_item("kind", PyBytes::new(py, &kind_column))?;
-        let ports = rows
-            .iter()
-            .map(|r| opt(r.record.port.map(i64::from)).to_le_bytes());
-        dict.set_item("port", column(py, ports))?;
-        let priorities = rows
-            .iter()
-            .map(|r| opt(r.record.priority.map(i64::from)).to_le_bytes());
-        dict.set_item("priority", column(py, priorities))?;
-        let flows = rows
-            .iter()
-            .map(|r| opt(r.record.flow.map(i64::from)).to_le_bytes());
-        dict.set_item("flow", column(py, flows))?;
-        let details = rows.iter().map(|r| r.record.detail.to_le_bytes());
-        dict.set_item("detail", column(py, details))?;
         dict.set_item("kinds", kinds)?;
         dict.set_item("not_kept", self.fabric.events_not_kept)?;
         Ok(dict)
@@ -1096,31 +1089,19 @@ impl PyFabric {
     fn port_columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let rows = &self.fabric.port_rows;
         let dict = PyDict::new(py);
-        macro_rules! columns {
-            ($($name:ident),*) => { $(
-                dict.set_item(
-                    stringify!($name),
-                    column(py, rows.iter().map(|r| r.$name.to_le_bytes())),
-                )?;
-            )* };
-        }
-        columns!(
-            node,
-            port,
-            priority,
-            queue_bytes,
-            ingress_bytes,
-            tx_bytes,
-            rx_bytes,
-            ecn_marked,
-            paused_ps
-        );
-        dict.set_item(
-            "time_ps",
-            column(py, rows.iter().map(|r| r.at.0.to_le_bytes())),
-        )?;
-        let intervals = rows.iter().map(|r| r.interval.0.to_le_bytes());
-        dict.set_item("interval_ps", column(py, intervals))?;
+        set_columns!(dict, py, rows, {
+            "time_ps" => |r| r.at.0,
+            "interval_ps" => |r| r.interval.0,
+            "node" => |r| r.node,
+            "port" => |r| r.port,
+            "priority" => |r| r.priority,
+            "queue_bytes" => |r| r.queue_bytes,
+            "ingress_bytes" => |r| r.ingress_bytes,
+            "tx_bytes" => |r| r.tx_bytes,
+            "rx_bytes" => |r| r.rx_bytes,
+            "ecn_marked" => |r| r.ecn_marked,
+            "paused_ps" => |r| r.paused_ps,
+        });
         Ok(dict)
     }
 
@@ -1128,23 +1109,13 @@ impl PyFabric {
     fn rate_columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let rows = &self.fabric.rate_rows;
         let dict = PyDict::new(py);
-        dict.set_item(
-            "time_ps",
-            column(py, rows.iter().map(|r| r.at.0.to_le_bytes())),
-        )?;
-        dict.set_item(
-            "node",
-            column(py, rows.iter().map(|r| r.node.to_le_bytes())),
-        )?;
-        dict.set_item("qpn", column(py, rows.iter().map(|r| r.qpn.to_le_bytes())))?;
-        dict.set_item(
-            "rate_bps",
-            column(py, rows.iter().map(|r| r.rate.0.to_le_bytes())),
-        )?;
-        dict.set_item(
-            "alpha",
-            column(py, rows.iter().map(|r| r.alpha.to_le_bytes())),
-        )?;
+        set_columns!(dict, py, rows, {
+            "time_ps" => |r| r.at.0,
+            "node" => |r| r.node,
+            "qpn" => |r| r.qpn,
+            "rate_bps" => |r| r.rate.0,
+            "alpha" => |r| r.alpha,
+        });
         Ok(dict)
     }
 }

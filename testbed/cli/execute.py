@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from testbed.cli import exit_codes
 from testbed.control import ControlError
 from testbed.engine import Interrupts, RunOutcome
 from testbed.fabric import BuiltFabric
@@ -21,8 +22,6 @@ from testbed.results import FolderError, RunFolder, check_expectations, make_sum
 from testbed.results.pauses import pause_order, tell
 from testbed.results.tables import Tables
 from testbed.scenario import Plan, ScenarioError, dump, load, make_plan
-
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Engine(enum.StrEnum):
@@ -84,11 +83,11 @@ def execute(path: Path, options: Options) -> int:
             raise ScenarioError([source.problem(("control", "reaction"), message)])
         if problem := require_root(options.engine):
             errors.print(problem, markup=False, soft_wrap=True)
-            return EXIT_USAGE
+            return exit_codes.USAGE
         folder = RunFolder(options.out, scenario.name)
     except (ScenarioError, FolderError) as error:
         errors.print(str(error), markup=False, soft_wrap=True)
-        return EXIT_USAGE
+        return exit_codes.USAGE
     with folder:
         try:
             return _run(plan, options, folder, talk)
@@ -99,8 +98,8 @@ def execute(path: Path, options: Options) -> int:
             errors.print(f"failed: {error} (`testbed doctor` checks this machine)", markup=False, soft_wrap=True)
         except KeyboardInterrupt:
             errors.print("interrupted before the run began; nothing is left behind")
-            return EXIT_INTERRUPTED
-    return EXIT_FAILED
+            return exit_codes.INTERRUPTED
+    return exit_codes.FAILED
 
 
 def _run(plan: Plan, options: Options, folder: RunFolder, talk: _Talk) -> int:
@@ -185,10 +184,10 @@ def _finish(built: BuiltFabric, outcome: RunOutcome, options: Options, folder: R
         sys.stdout.write((final / "summary.json").read_text())
     if not outcome.complete:
         talk.say("interrupted: the results are partial")
-        return EXIT_INTERRUPTED
+        return exit_codes.INTERRUPTED
     if not summary["valid"]:
-        return EXIT_INVALID
-    return EXIT_DONE if all(holds for holds, _ in verdicts) else EXIT_FAILED
+        return exit_codes.INVALID
+    return exit_codes.DONE if all(holds for holds, _ in verdicts) else exit_codes.FAILED
 
 
 def _tell(summary: dict[str, Any], tables: Tables, talk: _Talk) -> None:

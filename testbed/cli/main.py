@@ -1,4 +1,4 @@
-"""The command line: `testbed run`, `demo`, `up`, `topo`, `doctor`, `clean`."""
+"""The command line: `testbed run`, `demo`, `up`, `topo`, `bench`, `doctor`, `clean`."""
 
 import os
 import sys
@@ -9,11 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from testbed.cli import exit_codes
 from testbed.cli.execute import Engine, Options, execute
 from testbed.experiments import demos
 from testbed.scenario import ScenarioError
-
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 app = typer.Typer(
     help="An emulation testbed for the networks inside AI clusters.",
@@ -39,7 +38,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print summary.json on 
 
 def _fail_usage(message: str) -> typer.Exit:
     Console(stderr=True, highlight=False).print(message, markup=False, soft_wrap=True)
-    return typer.Exit(EXIT_USAGE)
+    return typer.Exit(exit_codes.USAGE)
 
 
 @app.command()
@@ -167,7 +166,7 @@ def doctor() -> None:
     for check in checks:
         table.add_row(check.name, "ok" if check.ok else "MISSING", "" if check.ok else check.remedy)
     Console(highlight=False).print(table)
-    raise typer.Exit(EXIT_DONE if all(c.ok for c in checks) else EXIT_FAILED)
+    raise typer.Exit(exit_codes.DONE if all(c.ok for c in checks) else exit_codes.FAILED)
 
 
 @app.command()

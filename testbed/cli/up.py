@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from testbed.cli import exit_codes
 from testbed.control import ControlError
 from testbed.fabric import BuiltFabric
 from testbed.scenario import ScenarioError, load, make_plan
@@ -17,17 +18,17 @@ DEFAULT_SLOWDOWN = 1000.0
 
 def bring_up(path: Path, overrides: tuple[str, ...]) -> int:
     """Brings a scenario's fabric up and hands it to the person; returns the exit code."""
-    from testbed.cli.execute import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, Engine, require_root
+    from testbed.cli.execute import Engine, require_root
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         plan = make_plan(*load(path, overrides))
     except ScenarioError as error:
         console.print(str(error), markup=False)
-        return EXIT_USAGE
+        return exit_codes.USAGE
     if problem := require_root(Engine.EMULATE):
         console.print(problem.split(", or take")[0], markup=False)
-        return EXIT_USAGE
+        return exit_codes.USAGE
     from testbed.emulation.live import LiveFabric
 
     built = BuiltFabric(plan, live=True)
@@ -44,13 +45,13 @@ def bring_up(path: Path, overrides: tuple[str, ...]) -> int:
     except ControlError as error:
         for line in error.problems:
             console.print(f"failed: {line}", markup=False)
-        return EXIT_FAILED
+        return exit_codes.FAILED
     except (OSError, RuntimeError) as error:
         console.print(f"failed: {error} (`testbed doctor` checks this machine)", markup=False)
-        return EXIT_FAILED
+        return exit_codes.FAILED
     except KeyboardInterrupt:
         pass
-    return EXIT_DONE
+    return exit_codes.DONE
 
 
 def _telling(hear: Callable[[], None], console: Console) -> Callable[[], None]:
