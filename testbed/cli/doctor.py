@@ -3,10 +3,14 @@
 import os
 import shutil
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from testbed.processes import die_with_parent
 
 
 @dataclass(frozen=True)
@@ -27,25 +31,20 @@ def _packet_socket() -> bool:
 
 
 def _veth() -> bool:
-    from testbed.processes import die_with_parent
-
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or shutil.which("mnexec") is None:
         return False
-    import subprocess
-
-    from testbed.emulation.network import make_link
+    from testbed.emulation.network import make_link, namespace_path
 
     # In a namespace of its own, so that nothing is left on the machine.
     holder = subprocess.Popen(["mnexec", "-n", "sleep", "10"], preexec_fn=die_with_parent)
+    own = Path("/proc/self/ns/net").stat().st_ino
     try:
         for _ in range(100):
-            if Path(f"/proc/{holder.pid}/ns/net").stat().st_ino != Path("/proc/self/ns/net").stat().st_ino:
+            if Path(namespace_path(holder.pid)).stat().st_ino != own:
                 make_link(holder.pid, "check0", None, holder.pid, "check1", None)
                 return True
-            import time
-
             time.sleep(0.01)
-    except Exception:
+    except OSError:
         return False
     finally:
         holder.kill()
@@ -65,7 +64,7 @@ def examine() -> list[Check]:
         ("packet sockets (emulate)", _packet_socket, sudo),
         (
             "network namespaces and veth links (emulate)",
-            lambda: shutil.which("mnexec") is not None and _veth(),
+            _veth,
             "a kernel with CONFIG_NET_NS and CONFIG_VETH, and root",
         ),
     ]
