@@ -40,6 +40,11 @@ def _time_unit(last_ns: float) -> tuple[float, str]:
     return 1.0, "ns"
 
 
+def _legend_below(figure: Figure, title: str | None) -> None:
+    """A legend that covers no line."""
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False, title=title, title_fontsize=8)
+
+
 def _say_nothing_to_draw(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="0.4", fontsize=12)
     axes.set_xticks([])
@@ -77,7 +82,7 @@ def _stepped(times: Array, values: Array, interval: float) -> tuple[Array, Array
 
 
 def _queues(tables: Tables, interval_ns: float) -> Figure:
-    figure, axes = _figure("Egress queue depth")
+    figure, axes = _figure("Egress queue depth", 5.0)
     rows = tables.ports.filter(pc.greater(tables.ports["queue_bytes"], 0))
     if rows.num_rows == 0:
         _say_nothing_to_draw(axes, "no frame ever waited in a switch at a sampling time")
@@ -95,12 +100,12 @@ def _queues(tables: Tables, interval_ns: float) -> Figure:
     axes.set_ylabel("queue (KB)")
     axes.set_ylim(bottom=0)
     left = len(groups) - len(deepest)
-    axes.legend(fontsize=8, frameon=False, title=f"deepest first; {left} shallower left out" if left > 0 else None)
+    _legend_below(figure, f"deepest first; {left} shallower left out" if left > 0 else None)
     return figure
 
 
 def _rates(tables: Tables, names: dict[tuple[str, int], str]) -> Figure:
-    figure, axes = _figure("Sending rate allowed by congestion control")
+    figure, axes = _figure("Sending rate allowed by congestion control", 5.0)
     table = tables.rates
     if table.num_rows == 0:
         _say_nothing_to_draw(axes, "no queue pair had congestion control")
@@ -116,7 +121,7 @@ def _rates(tables: Tables, names: dict[tuple[str, int], str]) -> Figure:
     axes.set_ylabel("rate (Gb/s)")
     axes.set_ylim(bottom=0)
     left = len(groups) - len(shown)
-    axes.legend(fontsize=7, frameon=False, ncols=2, title=f"{left} queue pairs left out" if left > 0 else None)
+    _legend_below(figure, f"{left} queue pairs left out" if left > 0 else None)
     return figure
 
 
