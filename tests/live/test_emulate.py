@@ -181,6 +181,17 @@ def test_missing_and_crossed_cables_are_named_and_nothing_opens(plan_of, monkeyp
     assert all(p.startswith("crossed: leaf1:eth") for p in caught.value.problems)
 
 
+def test_a_controllers_own_time_may_count(emulated):
+    """With `realtime` the fabric goes on while the controller computes; its routes come when they come, and repair the run."""
+    text = FAILOVER.replace("LINK", "agg1-1-core1") + "control: {reaction: realtime}\n"
+    live = emulated(text, "run.slowdown=300")
+    assert live.summary["flows"]["completed"] == 32
+    assert live.summary["conservation"]["balanced"]
+    rows = live.tables.ports.to_pylist()
+    late = [r for r in rows if (r["node"], r["peer"]) == ("agg1-1", "core1") and r["tx_bytes"] and r["time_ns"] > 32_000]
+    assert late == [], "nothing goes over a link that is down"
+
+
 def test_a_rail_optimized_fabric_comes_up(emulated):
     text = """\
 name: rails
