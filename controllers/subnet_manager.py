@@ -34,10 +34,10 @@ from os_ken.lib import hub
 from os_ken.lib.packet import arp, ethernet, packet
 from os_ken.ofproto import ofproto_v1_3
 
-from controllers.deadlock import warning
 from controllers.graph import Declared, Graph, Port, compare
 from controllers.lids import LidError, assign
-from controllers.routing import Routes, check_loop_free, ecmp
+from controllers.planner import RouteError, RoutePlanner
+from controllers.routing import check_loop_free
 from controllers.rules import (
     ETHERTYPE_ARP,
     ETHERTYPE_LLDP,
@@ -45,7 +45,6 @@ from controllers.rules import (
     ROUTE_TABLE,
     Changes,
     FlowRule,
-    SwitchState,
     gate_rules,
     open_rule,
 )
@@ -83,9 +82,8 @@ class SubnetManager(OSKenApp):
         self.lids: dict[str, int] = {}
         self.macs: dict[int, str] = {}
         self.mac_of_ip = {e.ip: e.mac for e in self.declared.end_ports}
-        self.states = {name: SwitchState() for name in self.declared.switches.values()}
-        self.graph: Graph | None = None
-        self.down: set[Port] = set()
+        self.planner: RoutePlanner | None = None
+        """Once the fabric was discovered."""
         self.datapaths: dict[str, Datapath] = {}
         self._found_links: dict[Port, Port] = {}
         self._found_ends: dict[Port, str] = {}
@@ -135,9 +133,10 @@ class SubnetManager(OSKenApp):
             raise SubnetManagerError([str(error)]) from None
         self.macs = {self.lids[e.name]: e.mac for e in self.declared.end_ports}
         end_ports = tuple(replace(e, lid=self.lids[e.name]) for e in self.declared.end_ports)
-        self.graph = Graph(frozenset(names), dict(self._found_links), end_ports)
-        routes = self._install_routes()
-        self._verify(routes)
+        graph = Graph(frozenset(names), dict(self._found_links), end_ports)
+        self.planner = RoutePlanner(graph, self.macs, lambda text: self.report("warning", text=text))
+        self._install_routes()
+        self._verify(self.planner)
         for name in names:
             self._send_changes(name, Changes(flows=[open_rule()]))
         self._barrier(names)
@@ -200,7 +199,7 @@ class SubnetManager(OSKenApp):
             self._answer_arp(message.datapath, port[1], bytes(message.data))
 
     def _learn(self, at: Port, found: Probe | NicAnswer | None) -> None:
-        if self.graph is not None:
+        if self.planner is not None:
             return  # The fabric is open: hosts could forge probes.
         if isinstance(found, Probe):
             sender = self.declared.switches.get(found.dpid)
@@ -231,33 +230,23 @@ class SubnetManager(OSKenApp):
 
     # ---- Routes
 
-    def _routes(self) -> Routes:
-        if self.graph is None:
-            raise SubnetManagerError(["no fabric was discovered"])
-        graph = self.graph.without(self.down)
-        routes = ecmp(graph)
-        if problems := check_loop_free(graph, routes):
-            raise SubnetManagerError(problems)
-        if text := warning(graph, routes):
-            self.report("warning", text=text)
-        return routes
-
-    def _install_routes(self) -> Routes:
+    def _install_routes(self) -> None:
         """Installs what differs from the routes in force; returns when every switch concerned has confirmed."""
-        routes = self._routes()
-        touched: list[str] = []
-        for name, state in self.states.items():
-            changes = state.update(routes.get(name, {}), self.macs)
-            if len(changes):
-                self._send_changes(name, changes)
-                touched.append(name)
-        self._barrier(touched)
-        return routes
+        if self.planner is None:
+            raise SubnetManagerError(["no fabric was discovered"])
+        try:
+            changes = self.planner.update()
+        except RouteError as error:
+            raise SubnetManagerError(error.problems) from None
+        for name, change in changes.items():
+            self._send_changes(name, change)
+        self._barrier(changes)
 
-    def _verify(self, wanted: Routes) -> None:
+    def _verify(self, planner: RoutePlanner) -> None:
         """Reads every switch's routes back and follows them."""
-        found = {name: self._read_back(name) for name in self.states}
-        problems = check_loop_free(self.graph, found) if self.graph else ["no fabric was discovered"]
+        wanted = planner.routes
+        found = {name: self._read_back(name) for name in planner.states}
+        problems = check_loop_free(planner.graph, found)
         problems += [
             f"{name}: {len(found[name])} routes were read back, {len(wanted[name])} installed"
             for name in sorted(found)
@@ -319,11 +308,8 @@ class SubnetManager(OSKenApp):
             self._port_events.put((name, ev.msg.desc.port_no, up, ev.msg.xid))
 
     def _react(self, name: str, port: int, up: bool, xid: int) -> None:
-        # A cable that was found sound is taken for the same when its port comes back.
-        if up:
-            self.down.discard((name, port))
-        else:
-            self.down.add((name, port))
+        if self.planner is not None:
+            self.planner.set_port((name, port), up)
         self._install_routes()
         self.report("rerouted", switch=name, port=port, up=up)
         datapath = self.datapaths.get(name)

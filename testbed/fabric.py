@@ -8,7 +8,7 @@ from controllers.graph import Declared, EndPort
 from controllers.rules import Changes, FlowRule
 from testbed._dataplane import Fabric
 from testbed.scenario.plan import Flow, Plan, line_rate
-from testbed.scenario.profiles import cnp_interval_ps, dcqcn_spec, ecn_spec
+from testbed.scenario.profiles import EcnSpec, cnp_interval_ps, dcqcn_spec, ecn_spec
 from testbed.scenario.schema import (
     LinkDelay,
     LinkDown,
@@ -21,6 +21,7 @@ from testbed.scenario.schema import (
     SwitchSection,
 )
 from testbed.topology import Link, Nic, PortRef, Topology
+from testbed.units import BitRate
 from traffic.flows import Endpoint, flow_label_of_qps, flow_label_to_udp_sport, roce_template
 from traffic.lldp import nic_lldp
 
@@ -50,6 +51,12 @@ def queue_specs(section: SwitchSection) -> dict[int, tuple[int | None, tuple[int
         priority: (queue.weight, (queue.max_rate.bps, queue.burst.bytes) if queue.max_rate else None)
         for priority, queue in section.queues.items()
     }
+
+
+def ecn_specs(section: SwitchSection, rate: BitRate) -> dict[int, EcnSpec]:
+    """Marking of a switch's lossless queues on links of the given rate, as the dataplane takes it."""
+    spec = ecn_spec(section.ecn, rate)
+    return dict.fromkeys(sorted(set(section.lossless)), spec) if spec else {}
 
 
 def _watchdog(section: SwitchSection) -> tuple[int, int, int, str] | None:
@@ -142,11 +149,9 @@ class BuiltFabric:
 
     def _add_ports(self, node: int, name: str) -> None:
         section = self.plan.scenario.switch
-        marked = set(section.lossless)
         for number in range(1, self.topology.switch_ports(name) + 1):
             link = self.topology.link_at[PortRef(name, number)]
-            profile = ecn_spec(section.ecn, link.rate)
-            ecn = dict.fromkeys(marked, profile) if profile else {}
+            ecn = ecn_specs(section, link.rate)
             self.dataplane.add_port(node, link.rate.bps, self.plan.headroom_bytes(link), ecn, queue_specs(section))
 
     def locate(self, ref: PortRef) -> tuple[int, int]:

@@ -47,7 +47,6 @@ class _Talk:
     def __init__(self, as_json: bool) -> None:
         self.console = Console(stderr=as_json, highlight=False)
         self.lines: list[str] = []
-        self._began = time.monotonic()
 
     def say(self, text: str, style: str | None = None) -> None:
         self.lines.append(text)

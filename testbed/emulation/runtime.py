@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Protocol
 
 from testbed._dataplane import Fabric
 from testbed.emulation.network import namespace_path
-from testbed.fabric import BuiltFabric, mac_bytes, switch_spec
+from testbed.fabric import BuiltFabric, ecn_specs, mac_bytes, switch_spec
 from testbed.openflow.agent import Agent, PortInfo
 from testbed.scenario.plan import MTU_OVERHEAD_BYTES, headroom_bytes
-from testbed.scenario.profiles import ecn_spec
 from testbed.scenario.schema import SwitchSection
 from testbed.topology import PortRef
 from testbed.units import BitRate, Duration
@@ -193,10 +192,15 @@ class PlannedPlaces:
             built.dataplane.attach(node, number - 1, intf.name, namespace_path(switch.pid))
             peer = topology.peer(ref)
             if peer.node not in topology.switch_names:
-                host_intf = intf.link.intf2 if intf.link.intf1 is intf else intf.link.intf1
+                host_intf = far_end(intf)
                 nic_node, _ = built.locate(peer)
                 built.dataplane.attach(nic_node, 0, host_intf.name, namespace_path(host_intf.node.pid))
         return node, ports
+
+
+def far_end(intf: Any) -> Any:
+    """The interface at the other end of an interface's link."""
+    return intf.link.intf2 if intf.link.intf1 is intf else intf.link.intf1
 
 
 def switch_port_mac(node: int, number: int) -> str:
@@ -210,7 +214,6 @@ class _GrowingPlaces:
     def __init__(self) -> None:
         self._section = SwitchSection()
         self._nodes: dict[str, int] = {}
-        self._nics: dict[str, int] = {}
 
     def place(self, runtime: LiveRuntime, switch: Any) -> tuple[int, dict[int, PortInfo]]:
         dataplane = runtime.dataplane
@@ -224,9 +227,7 @@ class _GrowingPlaces:
             rate = getattr(link, "rate", _IDLE_RATE)
             delay = getattr(link, "delay", None)
             headroom = headroom_bytes(rate, delay or Duration(0), 4096 + MTU_OVERHEAD_BYTES, Duration(0))
-            profile = ecn_spec(self._section.ecn, rate)
-            ecn = dict.fromkeys(self._section.lossless, profile) if profile else {}
-            dataplane.add_port(node, rate.bps, headroom, ecn)
+            dataplane.add_port(node, rate.bps, headroom, ecn_specs(self._section, rate))
             if link is not None:
                 ports[number] = PortInfo(intfs[number].name, mac_bytes(switch_port_mac(node, number)), rate.bps)
         for number, intf in intfs.items():
@@ -240,7 +241,7 @@ class _GrowingPlaces:
         link = intf.link
         if not isinstance(link, FabricLink):
             return
-        other = link.intf2 if link.intf1 is intf else link.intf1
+        other = far_end(intf)
         peer: tuple[int, int] | None = None
         if isinstance(other.node, FabricSwitch) and other.node.name in self._nodes:
             peer = (self._nodes[other.node.name], other.node.ports[other] - 1)

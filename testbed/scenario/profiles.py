@@ -77,7 +77,10 @@ def cnp_interval_ps(section: Dcqcn) -> int:
     return {"paper-40g": 50 * _US, "ns3-rdma": 50 * _US, "hpcc": 4 * _US}[section.profile]
 
 
-def ecn_spec(section: Ecn, rate: BitRate) -> tuple[int, int, float, bool, float, bool] | None:
+EcnSpec = tuple[int, int, float, bool, float, bool]
+
+
+def ecn_spec(section: Ecn, rate: BitRate) -> EcnSpec | None:
     """A queue's marking as the dataplane takes it; `None` if switched off."""
     profile = ecn_profile(section, rate)
     if profile is None:

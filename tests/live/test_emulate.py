@@ -286,17 +286,18 @@ def test_a_probe_forged_by_a_host_changes_nothing():
     from types import SimpleNamespace
 
     from controllers.graph import Graph
+    from controllers.planner import RoutePlanner
     from controllers.subnet_manager import SubnetManager
     from traffic.lldp import Probe
 
     manager = SubnetManager.__new__(SubnetManager)
     manager.declared = SimpleNamespace(switches={1: "leaf1"})
     manager.datapaths = {"leaf1": SimpleNamespace(ports={5: None})}
-    manager._found_links, manager._found_ends, manager.graph = {}, {}, None
+    manager._found_links, manager._found_ends, manager.planner = {}, {}, None
     manager._learn(("spine1", 1), Probe(1, 5))
     manager._learn(("spine1", 2), Probe(1, 77))  # no such port
     assert manager._found_links == {("leaf1", 5): ("spine1", 1)}
-    manager.graph = Graph(frozenset(), {}, ())
+    manager.planner = RoutePlanner(Graph(frozenset(), {}, ()), {}, lambda text: None)
     manager._learn(("leaf1", 1), Probe(1, 5))
     assert manager._found_links == {("leaf1", 5): ("spine1", 1)}
 
