@@ -8,10 +8,7 @@ from scapy.contrib.roce import AETH, BTH
 from scapy.fields import BitField, XBitField, XIntField, XLongField
 from scapy.packet import Packet, bind_layers
 
-RC_SEND_ONLY = 0x04
-RC_WRITE_FIRST, RC_WRITE_MIDDLE, RC_WRITE_LAST, RC_WRITE_ONLY = 0x06, 0x07, 0x08, 0x0A
-RC_WRITE_ONLY_IMMEDIATE = 0x0B
-RC_ACKNOWLEDGE = 0x11
+RC_WRITE_MIDDLE = 0x07
 CNP = 0x81
 ROCE_UDP_PORT = 4791
 

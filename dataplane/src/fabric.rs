@@ -346,11 +346,6 @@ impl Fabric {
         self.slots[node as usize].first_port_id + usize::from(port)
     }
 
-    /// Number of ports of the whole fabric.
-    pub fn port_count(&self) -> usize {
-        self.ports.len()
-    }
-
     /// Sets how a port takes pause frames.
     pub fn set_pause_response(&mut self, (node, port): (u32, Port), response: PauseResponse) {
         match &mut self.slots[node as usize].node {

@@ -75,14 +75,6 @@ pub struct PortConfig {
     pub queues: [QueueConfig; PRIORITIES],
 }
 
-/// The default map of this testbed: DSCP 26 to priority 3, DSCP 48 (CNP) to priority 6, the rest to 0.
-pub fn default_dscp_map() -> [u8; 64] {
-    let mut map = [0; 64];
-    map[26] = 3;
-    map[48] = 6;
-    map
-}
-
 /// Totals of a switch.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)]
@@ -763,11 +755,6 @@ impl Switch {
         if frame.headers().kind != Kind::MacControl {
             self.drop(fx, port, None, frame, DropReason::LinkDown);
         }
-    }
-
-    /// Number of ports.
-    pub fn port_count(&self) -> Port {
-        self.ports.len() as Port
     }
 
     /// The sending side of a port, with its counters.

@@ -17,12 +17,10 @@ pub struct Opcode(pub u8);
 
 #[allow(missing_docs)] // the names are those of the specification's table 38
 impl Opcode {
-    pub const SEND_ONLY: Opcode = Opcode(0x04);
     pub const WRITE_FIRST: Opcode = Opcode(0x06);
     pub const WRITE_MIDDLE: Opcode = Opcode(0x07);
     pub const WRITE_LAST: Opcode = Opcode(0x08);
     pub const WRITE_ONLY: Opcode = Opcode(0x0a);
-    pub const READ_REQUEST: Opcode = Opcode(0x0c);
     pub const ACKNOWLEDGE: Opcode = Opcode(0x11);
     pub const CNP: Opcode = Opcode(0x81);
 

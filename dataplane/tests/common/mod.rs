@@ -5,8 +5,8 @@ use dataplane::fabric::{Fabric, Node, Stop};
 use dataplane::medium::MemoryMedium;
 use dataplane::nic::{DcqcnParams, Nic, QpConfig};
 use dataplane::switch::{
-    default_dscp_map, Action, Bucket, EcnProfile, Field, Flow, GroupKind, Match, MmuConfig, Output,
-    PortConfig, Switch, SwitchConfig, Threshold,
+    Action, Bucket, EcnProfile, Field, Flow, GroupKind, Match, MmuConfig, Output, PortConfig,
+    Switch, SwitchConfig, Threshold,
 };
 use dataplane::time::{Rate, Time};
 use dataplane::wire::{
@@ -314,4 +314,12 @@ pub fn qp_config(qpn: u32, peer_qpn: u32, template: Vec<u8>, setup: &Setup) -> Q
         remote_address: 0x1000,
         rkey: 1,
     }
+}
+
+/// As in the scenario file's defaults: DSCP 26 to priority 3, DSCP 48 (CNP) to priority 6, the rest to 0.
+fn default_dscp_map() -> [u8; 64] {
+    let mut map = [0; 64];
+    map[26] = 3;
+    map[48] = 6;
+    map
 }
